@@ -1,0 +1,60 @@
+// The public operations: check the call, find its back end, hand it over.
+#include <cstdint>
+
+#include "api/registry.h"
+#include "core/host_cache.h"
+#include "core/text.h"
+#include "flashmla/backend.h"
+
+namespace flashmla {
+
+namespace {
+
+Status check_workspace(const Workspace& workspace, int64_t need) {
+  if (need == 0) return {};
+  if (workspace.data == nullptr || workspace.bytes < need) {
+    return {StatusCode::kWorkspaceTooSmall, concat("workspace: got ", workspace.data == nullptr ? 0 : workspace.bytes,
+                                                   " bytes; want at least ", need, " (workspace_bytes of this shape)")};
+  }
+  if (reinterpret_cast<uintptr_t>(workspace.data) % static_cast<uintptr_t>(kWorkspaceAlignment) != 0) {
+    return {StatusCode::kWorkspaceTooSmall,
+            concat("workspace: got a base address that is not aligned; want ", kWorkspaceAlignment, "-byte alignment")};
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<int64_t> workspace_bytes(const DecodeShape& shape, const DecodeOptions& options, const Context& context) {
+  return ask_backends(context,
+                      [&](const Backend& backend) { return backend.decode_workspace_bytes(shape, options, context); });
+}
+
+Result<KernelChoice> explain_decode(const DecodeShape& shape, const DecodeOptions& options, const Context& context) {
+  return ask_backends(context, [&](const Backend& backend) { return backend.choose_decode(shape, options, context); });
+}
+
+Status decode(const DecodeParams& params, Workspace workspace, const Context& context) {
+  const Result<DecodeShape> shape = decode_shape(params);
+  if (!shape.ok()) return shape.status();
+  return ask_backends(context, [&](const Backend& backend) -> Status {
+    const Result<int64_t> need = backend.decode_workspace_bytes(shape.value(), params.options, context);
+    if (!need.ok()) return need.status();
+    FLASHMLA_RETURN_IF_ERROR(check_workspace(workspace, need.value()));
+    return backend.decode(params, shape.value(), workspace, context);
+  });
+}
+
+Status append_kv(const AppendKvParams& params, const Context& context) {
+  const Result<AppendShape> shape = append_shape(params);
+  if (!shape.ok()) return shape.status();
+  return ask_backends(context, [&](const Backend& backend) { return backend.append_kv(params, context); });
+}
+
+Status merge_states(const MergeStatesParams& params, const Context& context) {
+  const Result<MergeShape> shape = merge_shape(params);
+  if (!shape.ok()) return shape.status();
+  return ask_backends(context, [&](const Backend& backend) { return backend.merge_states(params, context); });
+}
+
+}  // namespace flashmla

@@ -1,0 +1,36 @@
+// Checks of tensor views that every operation shares. All texts say what was got and what is wanted.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string_view>
+
+#include "flashmla/status.h"
+#include "flashmla/tensor.h"
+
+namespace flashmla {
+
+inline constexpr int64_t kMaxCount = (int64_t{1} << 31) - 1;  // the contract's limit of every size
+inline constexpr int64_t kRowAlignment = 16;                  // bytes: base address and outer strides of q and cache
+inline constexpr int64_t kDimMultiple = 8;                    // latent and RoPE widths
+
+struct DimWant {
+  const char* name;  // the contract's symbol, e.g. "h_q"
+  int64_t size;      // wanted size; kAny takes every size from 0 to kMaxCount
+};
+inline constexpr int64_t kAny = -1;
+
+struct ViewRules {
+  bool last_contiguous = false;  // stride of the last dimension is 1
+  bool rows_aligned = false;     // base and every stride but the last are multiples of kRowAlignment bytes
+  bool written = false;          // no two elements share an address: no stride 0 where the size is above 1
+};
+
+// Shape (count, order and sizes of `dims`), limits, strides, alignment, a null pointer with elements.
+Status check_view(std::string_view argument, const ConstTensorView& view, std::initializer_list<DimWant> dims,
+                  ViewRules rules);
+Status check_dtype(std::string_view argument, const ConstTensorView& view, DType want);
+// fp32, fp16 or bf16.
+Status check_float_dtype(std::string_view argument, const ConstTensorView& view);
+
+}  // namespace flashmla
