@@ -1,0 +1,45 @@
+# Configuring and building; demo and bench. Sourced.
+
+jobs=${DEV_JOBS:-$(nproc)}
+
+# build_preset NAME [TARGET...]: configures build/NAME by its preset in CMakePresets.json and builds it.
+build_preset() {
+  local preset=$1
+  shift
+  require_compiler
+  require_cmake
+  say "building build/$preset"
+  cmake --preset "$preset" >"$state/configure-$preset.log" 2>&1 || {
+    cat "$state/configure-$preset.log" >&2
+    die "cmake could not configure the preset '$preset'"
+  }
+  cmake --build "build/$preset" -j "$jobs" ${1+--target "$@"} || die "the build of build/$preset failed"
+}
+
+program=build/cpu/cli/flashmla
+
+command_build() {
+  no_more_arguments build "$@"
+  mkdir -p "$state"
+  require "${needs_build[@]}" "${needs_test[@]}"
+  build_preset cpu
+  say "built: $program"
+}
+
+# The program alone: neither GoogleTest nor Python is needed for it.
+build_program() {
+  mkdir -p "$state"
+  require "${needs_build[@]}"
+  build_preset cpu flashmla-cli
+}
+
+command_demo() {
+  build_program
+  "$program" demo "$@"
+}
+
+command_bench() {
+  build_program
+  if [[ $# -eq 0 ]]; then set -- decode; fi
+  "$program" bench "$@"
+}

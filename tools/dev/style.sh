@@ -1,0 +1,28 @@
+# ./dev fmt and ./dev tidy. Sourced.
+
+# What git tracks or would track, so that build folders stay out.
+cpp_sources() { git ls-files --cached --others --exclude-standard -- "$@"; }
+
+command_fmt() {
+  local mode=(-i)
+  if [[ ${1:-} == --check ]]; then
+    mode=(--dry-run --Werror)
+    shift
+  fi
+  no_more_arguments fmt "$@"
+  require "command:git git"
+  pip_require fmt
+  cpp_sources '*.h' '*.cc' '*.cpp' '*.c' '*.cu' '*.cuh' | xargs "$venv/bin/clang-format" "${mode[@]}" ||
+    die "sources above differ from clang-format's form; ./dev fmt mends them"
+}
+
+command_tidy() {
+  no_more_arguments tidy "$@"
+  mkdir -p "$state"
+  require "${needs_build[@]}" "${needs_test[@]}" "command:clang-tidy clang-tidy" "command:git git"
+  build_preset cpu
+  # Compilers' own flags such as -fno-canonical-... are unknown to clang: they are no finding of ours.
+  cpp_sources 'src/*.cc' 'cli/*.cc' 'python/*.cc' |
+    xargs -P "$jobs" -n 1 clang-tidy -p build/cpu --quiet --extra-arg=-Wno-unknown-warning-option ||
+    die "clang-tidy has findings (above)"
+}

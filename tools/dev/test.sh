@@ -1,0 +1,73 @@
+# ./dev test: every stage runs, whatever the others did; tools/dev/report.py adds them up. Sourced.
+
+command_test() {
+  local lite=0
+  while [[ $# -gt 0 ]]; do
+    case $1 in
+      --full) export FLASHMLA_TEST_FULL=1 ;;
+      --lite) lite=1 ;;
+      *) die "'test' does not take '$1'; see ./dev help" ;;
+    esac
+    shift
+  done
+  results=$state/results
+  rm -rf "$results"
+  mkdir -p "$results"
+  require "${needs_build[@]}" "${needs_test[@]}"
+  pip_require python-build test
+  if ((lite)); then export FLASHMLA_TEST_LITE=1; else pip_require torch; fi
+
+  stage cpp test_cpp
+  stage python test_python
+  stage docs test_docs
+  local sanitizer
+  for sanitizer in asan ubsan tsan; do
+    stage "$sanitizer" test_sanitizer "$sanitizer"
+  done
+  trap - ERR
+  "$python" tools/dev/report.py "$results"
+}
+
+# stage NAME FUNCTION ARGUMENTS...: runs it, notes its time and exit code for the report.
+stage() {
+  local name=$1 started=$SECONDS status
+  shift
+  say "---- $name"
+  trap - ERR
+  set +e
+  (set -e; trap 'on_error $? "$BASH_COMMAND"' ERR; "$@")
+  status=$?
+  set -e
+  printf '%s\t%d\t%d\n' "$name" "$status" $((SECONDS - started)) >>"$results/stages.tsv"
+  say "---- $name took $(duration $((SECONDS - started)))"
+}
+
+# ctest_in BUILD NAME ARGUMENTS...
+ctest_in() {
+  local build=$1 name=$2
+  shift 2
+  ctest --test-dir "$build" --output-on-failure --timeout 600 -j "$jobs" --output-junit "$results/$name.xml" \
+    --progress "$@"
+}
+
+test_cpp() {
+  build_preset cpu
+  ctest_in build/cpu cpp
+}
+
+# Not editable: the tests see what a user gets from `pip install .`.
+test_python() {
+  require_cmake
+  say "pip install . (compiles the Python module)"
+  pip_install --no-build-isolation --no-deps --force-reinstall --config-settings=build-dir="$state/python-build" .
+  (cd tests/python && "$venv/bin/python" -m pytest -q -ra --junitxml="$results/python.xml" .)
+}
+
+test_docs() {
+  "$venv/bin/python" -m pytest -q -ra --junitxml="$results/docs.xml" tests/docs
+}
+
+test_sanitizer() {
+  build_preset "$1"
+  ctest_in "build/$1" "$1" -L quick
+}

@@ -1,0 +1,3 @@
+# ./dev wheel. Sourced.
+
+command_wheel() { die "not yet"; }
