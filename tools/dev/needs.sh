@@ -29,8 +29,8 @@ have() {
     command) command -v "$what" >/dev/null ;;
     file) [[ -e $what ]] ;;
     header)
-      local dir
-      for dir in ${CPATH//:/ } ${CPLUS_INCLUDE_PATH//:/ } /usr/local/include /usr/include; do
+      local dir include_path=${CPATH-}:${CPLUS_INCLUDE_PATH-}
+      for dir in ${include_path//:/ } /usr/local/include /usr/include; do
         [[ -e $dir/$what ]] && return 0
       done
       return 1 ;;

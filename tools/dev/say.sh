@@ -3,19 +3,22 @@
 say() { printf 'dev: %s\n' "$*"; }
 
 die() {
-  trap - ERR
+  explained=1
   printf 'dev: error: %s\n' "$*" >&2
   exit 1
 }
 
-# The last line of a failed run names what failed. Only the innermost shell speaks: an outer one would repeat it.
-on_error() {
-  local status=$1 what=$2
-  trap - ERR
-  if ((BASH_SUBSHELL == 0)); then printf 'dev: error: exit code %d from: %s\n' "$status" "$what" >&2; fi
-  exit "$status"
+# A failed run ends with a line that says what failed, also where no `die` foresaw it. Subshells leave that to the shell
+# around them.
+explained=0
+failed_command=""
+trap 'failed_command=$BASH_COMMAND' ERR
+trap 'on_exit $?' EXIT
+on_exit() {
+  local status=$1
+  if ((status == 0 || explained || BASH_SUBSHELL > 0)); then return; fi
+  printf 'dev: error: exit code %d%s\n' "$status" "${failed_command:+ from: $failed_command}" >&2
 }
-trap 'on_error $? "$BASH_COMMAND"' ERR
 
 # no_more_arguments COMMAND "$@": dies when arguments are left.
 no_more_arguments() {

@@ -24,7 +24,7 @@ command_test() {
   for sanitizer in asan ubsan tsan; do
     stage "$sanitizer" test_sanitizer "$sanitizer"
   done
-  trap - ERR
+  explained=1
   "$python" tools/dev/report.py "$results"
 }
 
@@ -33,9 +33,8 @@ stage() {
   local name=$1 started=$SECONDS status
   shift
   say "---- $name"
-  trap - ERR
   set +e
-  (set -e; trap 'on_error $? "$BASH_COMMAND"' ERR; "$@")
+  (set -e; "$@")
   status=$?
   set -e
   printf '%s\t%d\t%d\n' "$name" "$status" $((SECONDS - started)) >>"$results/stages.tsv"
