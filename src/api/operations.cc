@@ -2,6 +2,8 @@
 #include <cstdint>
 
 #include "api/registry.h"
+#include "core/decode_shape.h"
+#include "core/guard.h"
 #include "core/host_cache.h"
 #include "core/text.h"
 #include "flashmla/backend.h"
@@ -26,35 +28,52 @@ Status check_workspace(const Workspace& workspace, int64_t need) {
 }  // namespace
 
 Result<int64_t> workspace_bytes(const DecodeShape& shape, const DecodeOptions& options, const Context& context) {
-  return ask_backends(context,
-                      [&](const Backend& backend) { return backend.decode_workspace_bytes(shape, options, context); });
+  return guarded([&]() -> Result<int64_t> {
+    FLASHMLA_RETURN_IF_ERROR(check_decode_sizes(shape, options));
+    return ask_backends(
+        context, [&](const Backend& backend) { return backend.decode_workspace_bytes(shape, options, context); });
+  });
 }
 
 Result<KernelChoice> explain_decode(const DecodeShape& shape, const DecodeOptions& options, const Context& context) {
-  return ask_backends(context, [&](const Backend& backend) { return backend.choose_decode(shape, options, context); });
+  return guarded([&]() -> Result<KernelChoice> {
+    FLASHMLA_RETURN_IF_ERROR(check_decode_sizes(shape, options));
+    return ask_backends(context,
+                        [&](const Backend& backend) { return backend.choose_decode(shape, options, context); });
+  });
+}
+
+Result<DecodeShape> decode_shape(const DecodeParams& params) {
+  return guarded([&] { return checked_decode_shape(params); });
 }
 
 Status decode(const DecodeParams& params, Workspace workspace, const Context& context) {
-  const Result<DecodeShape> shape = decode_shape(params);
-  if (!shape.ok()) return shape.status();
-  return ask_backends(context, [&](const Backend& backend) -> Status {
-    const Result<int64_t> need = backend.decode_workspace_bytes(shape.value(), params.options, context);
-    if (!need.ok()) return need.status();
-    FLASHMLA_RETURN_IF_ERROR(check_workspace(workspace, need.value()));
-    return backend.decode(params, shape.value(), workspace, context);
+  return guarded([&]() -> Status {
+    const Result<DecodeShape> shape = checked_decode_shape(params);
+    if (!shape.ok()) return shape.status();
+    return ask_backends(context, [&](const Backend& backend) -> Status {
+      const Result<int64_t> need = backend.decode_workspace_bytes(shape.value(), params.options, context);
+      if (!need.ok()) return need.status();
+      FLASHMLA_RETURN_IF_ERROR(check_workspace(workspace, need.value()));
+      return backend.decode(params, shape.value(), workspace, context);
+    });
   });
 }
 
 Status append_kv(const AppendKvParams& params, const Context& context) {
-  const Result<AppendShape> shape = append_shape(params);
-  if (!shape.ok()) return shape.status();
-  return ask_backends(context, [&](const Backend& backend) { return backend.append_kv(params, context); });
+  return guarded([&]() -> Status {
+    const Result<AppendShape> shape = append_shape(params);
+    if (!shape.ok()) return shape.status();
+    return ask_backends(context, [&](const Backend& backend) { return backend.append_kv(params, context); });
+  });
 }
 
 Status merge_states(const MergeStatesParams& params, const Context& context) {
-  const Result<MergeShape> shape = merge_shape(params);
-  if (!shape.ok()) return shape.status();
-  return ask_backends(context, [&](const Backend& backend) { return backend.merge_states(params, context); });
+  return guarded([&]() -> Status {
+    const Result<MergeShape> shape = merge_shape(params);
+    if (!shape.ok()) return shape.status();
+    return ask_backends(context, [&](const Backend& backend) { return backend.merge_states(params, context); });
+  });
 }
 
 }  // namespace flashmla

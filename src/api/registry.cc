@@ -4,6 +4,7 @@
 #include <atomic>
 #include <mutex>
 
+#include "core/guard.h"
 #include "core/text.h"
 //CPU #include "cpu/backend.h"
 #include "reference/backend.h"
@@ -62,15 +63,17 @@ Status wrong_device(const Backend& backend, DeviceType type) {
 }
 
 Status register_backend(std::unique_ptr<Backend> backend) {
-  if (backend == nullptr || backend->name().empty()) {
-    return invalid("backend", "none or one without a name", "a back end with a name of its own");
-  }
-  const std::lock_guard lock(registry().mutex);
-  if (find_backend(backend->name()) != nullptr) {
-    return invalid("backend", concat("'", backend->name(), "', which is registered already"), "a name of its own");
-  }
-  registry().add(std::move(backend));
-  return {};
+  return guarded([&]() -> Status {
+    if (backend == nullptr || backend->name().empty()) {
+      return invalid("backend", "none or one without a name", "a back end with a name of its own");
+    }
+    const std::lock_guard lock(registry().mutex);
+    if (find_backend(backend->name()) != nullptr) {
+      return invalid("backend", concat("'", backend->name(), "', which is registered already"), "a name of its own");
+    }
+    registry().add(std::move(backend));
+    return {};
+  });
 }
 
 std::vector<const Backend*> backends() { return registered_backends(); }

@@ -1,8 +1,9 @@
+#include "core/decode_shape.h"
+
 #include <cmath>
 
 #include "core/check.h"
 #include "core/text.h"
-#include "flashmla/decode.h"
 
 namespace flashmla {
 
@@ -13,18 +14,25 @@ Status check_width(std::string_view name, int64_t width, int64_t least) {
   return invalid(name, concat(width), concat("a multiple of ", kDimMultiple, ", at least ", least));
 }
 
-Status check_options(const DecodeParams& params) {
-  if (!std::isfinite(params.softmax_scale)) {
-    return invalid("softmax_scale", concat(params.softmax_scale),
-                   "the model's finite scale (it has no default: see docs/math.md)");
+Status check_options(const DecodeOptions& options) {
+  if (options.splits < 0 || options.splits > kMaxSplits) {
+    return invalid("splits", concat(options.splits), concat("0 (chosen by the back end) .. ", kMaxSplits));
   }
-  if (params.options.splits < 0 || params.options.splits > kMaxSplits) {
-    return invalid("splits", concat(params.options.splits), concat("0 (chosen by the back end) .. ", kMaxSplits));
-  }
-  if (params.options.empty_lse != EmptyLse::kPlusInf && params.options.empty_lse != EmptyLse::kMinusInf) {
-    return invalid("empty_lse", concat(static_cast<int32_t>(params.options.empty_lse)), "0 (+inf) or 1 (-inf)");
+  if (options.empty_lse != EmptyLse::kPlusInf && options.empty_lse != EmptyLse::kMinusInf) {
+    return invalid("empty_lse", concat(static_cast<int32_t>(options.empty_lse)), "0 (+inf) or 1 (-inf)");
   }
   return {};
+}
+
+Status check_scale(float scale) {
+  if (std::isfinite(scale)) return {};
+  return invalid("softmax_scale", concat(scale), "the model's finite scale (it has no default: see docs/math.md)");
+}
+
+Status check_heads(int64_t heads_q, int64_t heads_kv) {
+  if (heads_q >= 1 && heads_kv >= 1 && heads_q % heads_kv == 0) return {};
+  return invalid("h_q", concat("h_q = ", heads_q, " with h_kv = ", heads_kv),
+                 "h_q >= 1, h_kv >= 1 and h_kv divides h_q");
 }
 
 // The format that the call names, or the cache dtype's own.
@@ -92,8 +100,9 @@ Status check_cache_side(const DecodeParams& params, const DecodeShape& shape) {
 
 }  // namespace
 
-Result<DecodeShape> decode_shape(const DecodeParams& params) {
-  FLASHMLA_RETURN_IF_ERROR(check_options(params));
+Result<DecodeShape> checked_decode_shape(const DecodeParams& params) {
+  FLASHMLA_RETURN_IF_ERROR(check_scale(params.softmax_scale));
+  FLASHMLA_RETURN_IF_ERROR(check_options(params.options));
   const ConstTensorView& q = params.q;
   const ConstTensorView& cache = params.kv_cache;
   const bool ragged = params.cu_seqlens_q.given();
@@ -130,15 +139,49 @@ Result<DecodeShape> decode_shape(const DecodeParams& params) {
   shape.causal = params.causal;
   FLASHMLA_RETURN_IF_ERROR(check_width("rope_dim (kv_cache width - latent_dim)", shape.rope_dim, 0));
   if (shape.page_size < 1) return invalid("kv_cache", concat("page = ", shape.page_size), "pages of at least 1 token");
-  if (shape.heads_q < 1 || shape.heads_kv < 1 || shape.heads_q % shape.heads_kv != 0) {
-    return invalid("h_q", concat("h_q = ", shape.heads_q, " with h_kv = ", shape.heads_kv),
-                   "h_q >= 1, h_kv >= 1 and h_kv divides h_q");
-  }
+  FLASHMLA_RETURN_IF_ERROR(check_heads(shape.heads_q, shape.heads_kv));
   FLASHMLA_RETURN_IF_ERROR(check_cache_side(params, shape));
   shape.total_q = ragged ? q.shape[0] : 0;
   FLASHMLA_RETURN_IF_ERROR(check_query_side(params, shape));
   if (!ragged) shape.total_q = shape.batch * shape.seq_q;  // both checked to be at most kMaxCount: no overflow
   return shape;
+}
+
+Status check_decode_sizes(const DecodeShape& shape, const DecodeOptions& options) {
+  struct Size {
+    const char* name;
+    int64_t value;
+    int64_t least;
+  };
+  const Size sizes[] = {
+      {"shape.batch", shape.batch, 0},           {"shape.seq_q", shape.seq_q, 0},
+      {"shape.heads_q", shape.heads_q, 1},       {"shape.heads_kv", shape.heads_kv, 1},
+      {"shape.latent_dim", shape.latent_dim, 1}, {"shape.rope_dim", shape.rope_dim, 0},
+      {"shape.page_size", shape.page_size, 1},   {"shape.pages", shape.pages, 0},
+      {"shape.table_width", shape.table_width, 0},
+  };
+  for (const Size& size : sizes) {
+    if (size.value >= size.least && size.value <= kMaxCount) continue;
+    return invalid(size.name, concat(size.value), concat(size.least, " .. ", kMaxCount));
+  }
+  const int64_t total_q = shape.ragged_q ? shape.seq_q : shape.batch * shape.seq_q;
+  if (shape.total_q != total_q) {
+    return invalid("shape.total_q", concat(shape.total_q),
+                   concat(total_q, shape.ragged_q ? " (seq_q, because q is ragged)" : " (batch * seq_q)"));
+  }
+  FLASHMLA_RETURN_IF_ERROR(check_width("shape.latent_dim", shape.latent_dim, kDimMultiple));
+  FLASHMLA_RETURN_IF_ERROR(check_width("shape.rope_dim", shape.rope_dim, 0));
+  FLASHMLA_RETURN_IF_ERROR(check_heads(shape.heads_q, shape.heads_kv));
+  const KvFormatInfo* format = kv_format_info(shape.kv_format);
+  if (format == nullptr) {
+    return invalid("shape.kv_format", concat(static_cast<int32_t>(shape.kv_format)), "a format of flashmla/kv_format.h");
+  }
+  if (!format->implemented) return unsupported("shape.kv_format", format->name, "bf16, fp16, fp32");
+  if (shape.dtype != format->element) {
+    return invalid("shape.dtype", dtype_name(shape.dtype),
+                   concat(dtype_name(format->element), ", the dtype of kv_format ", format->name));
+  }
+  return check_options(options);
 }
 
 }  // namespace flashmla

@@ -1,0 +1,104 @@
+// The operations of the C API.
+#include <utility>
+
+#include "c_api/convert.h"
+#include "c_api/thread_text.h"
+#include "core/guard.h"
+#include "flashmla/c.h"
+
+namespace flashmla {
+
+namespace {
+
+thread_local ThreadText last_error;
+
+// Runs `body`, which returns a Status, and keeps its text for the calling thread.
+template <class Body>
+flashmla_status call(Body&& body) noexcept {
+  const Status status = guarded(std::forward<Body>(body));
+  last_error.set(status.text());
+  return static_cast<flashmla_status>(status.code());
+}
+
+// Hands the value of a call to `take`, or its error to the caller.
+template <class T, class Take>
+Status with(const Result<T>& result, const Take& take) {
+  return result.ok() ? take(result.value()) : result.status();
+}
+
+// `take(shape, options, context)` of a call without tensors.
+template <class Take>
+Status with_sizes(const flashmla_decode_shape* shape, const flashmla_decode_options* options,
+                  const flashmla_context* context, const Take& take) {
+  return with(decode_shape_from_c(shape), [&](const DecodeShape& s) {
+    return with(options_from_c(options), [&](const DecodeOptions& o) {
+      return with(context_from_c(context), [&](const Context& c) { return take(s, o, c); });
+    });
+  });
+}
+
+}  // namespace
+
+}  // namespace flashmla
+
+using namespace flashmla;
+
+const char* flashmla_last_error(void) { return last_error.get(); }
+
+flashmla_status flashmla_decode_shape_of(const flashmla_decode_params* params, flashmla_decode_shape* shape) {
+  return call([&] {
+    return with(decode_params_from_c(params), [&](const DecodeParams& p) {
+      return with(decode_shape(p), [&](const DecodeShape& s) { return write_decode_shape(s, shape); });
+    });
+  });
+}
+
+flashmla_status flashmla_decode_workspace_bytes(const flashmla_decode_shape* shape,
+                                                const flashmla_decode_options* options, const flashmla_context* context,
+                                                int64_t* bytes) {
+  return call([&]() -> Status {
+    if (bytes == nullptr) return invalid("bytes", "a null pointer", "a pointer to the result");
+    return with_sizes(shape, options, context, [&](const auto&... sizes) {
+      return with(workspace_bytes(sizes...), [&](int64_t need) {
+        *bytes = need;
+        return Status{};
+      });
+    });
+  });
+}
+
+flashmla_status flashmla_explain_decode(const flashmla_decode_shape* shape, const flashmla_decode_options* options,
+                                        const flashmla_context* context, flashmla_kernel_choice* choice) {
+  return call([&] {
+    return with_sizes(shape, options, context, [&](const auto&... sizes) {
+      return with(explain_decode(sizes...), [&](const KernelChoice& k) { return write_kernel_choice(k, choice); });
+    });
+  });
+}
+
+flashmla_status flashmla_decode(const flashmla_decode_params* params, void* workspace, int64_t workspace_bytes,
+                                const flashmla_context* context) {
+  return call([&] {
+    return with(decode_params_from_c(params), [&](const DecodeParams& p) {
+      return with(context_from_c(context), [&](const Context& c) {
+        return decode(p, Workspace{workspace, workspace_bytes}, c);
+      });
+    });
+  });
+}
+
+flashmla_status flashmla_append_kv(const flashmla_append_kv_params* params, const flashmla_context* context) {
+  return call([&] {
+    return with(append_params_from_c(params), [&](const AppendKvParams& p) {
+      return with(context_from_c(context), [&](const Context& c) { return append_kv(p, c); });
+    });
+  });
+}
+
+flashmla_status flashmla_merge_states(const flashmla_merge_states_params* params, const flashmla_context* context) {
+  return call([&] {
+    return with(merge_params_from_c(params), [&](const MergeStatesParams& p) {
+      return with(context_from_c(context), [&](const Context& c) { return merge_states(p, c); });
+    });
+  });
+}
