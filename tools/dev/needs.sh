@@ -59,29 +59,29 @@ require() {
   apt_install "${missing[@]}"
 }
 
-# Debian packages; from *.deb files when a wheelhouse holds some. Sizes are apt's own and printed before it downloads.
+# Debian packages; from *.deb files when a wheelhouse holds some. Sizes are apt's own, printed before it downloads.
 apt_install() {
   export DEBIAN_FRONTEND=noninteractive
-  local log=$state/apt.log options=(-y --no-install-recommends -o Dpkg::Use-Pty=0) packages=("$@")
+  local log=$state/apt.log options=(--no-install-recommends -o Dpkg::Use-Pty=0)
   mkdir -p "$state"
   if [[ -n $wheelhouse ]] && compgen -G "$wheelhouse/*.deb" >/dev/null; then
-    packages=("$wheelhouse"/*.deb)
-    options+=(--no-download)
-  else
-    say "reading Debian's package lists (about 9 MB)"
-    apt-get update -qq >"$log" 2>&1 || apt_failed "$log" "the package lists"
+    say "Debian packages to install from $wheelhouse ($(du -shc "$wheelhouse"/*.deb | tail -n 1 | cut -f 1)): $*"
+    dpkg --install --skip-same-version --refuse-downgrade "$wheelhouse"/*.deb >"$log" 2>&1 || apt_failed "$log" "$*"
+    return
   fi
+  say "reading Debian's package lists (about 9 MB)"
+  apt-get update -qq >"$log" 2>&1 || true  # one dead source need not matter; what does will fail below, by name
   say "Debian packages to install: $*"
-  LC_ALL=C apt-get install --assume-no "${options[@]:1}" "${packages[@]}" 2>/dev/null |
+  LC_ALL=C apt-get install --assume-no "${options[@]}" "$@" 2>/dev/null |
     sed -n -e 's/^Need to get/dev:   to download:/p' -e 's/^After this operation,/dev:   on disk:/p' || true
-  apt-get install -qq "${options[@]}" "${packages[@]}" >"$log" 2>&1 || apt_failed "$log" "$*"
+  apt-get install -y -qq "${options[@]}" "$@" >>"$log" 2>&1 || apt_failed "$log" "$*"
 }
 
 apt_failed() {
   local log=$1 what=$2
-  grep -E '^(E|W): ' "$log" >&2 || tail -n 20 "$log" >&2
-  die "apt-get could not get $what (log: $log). Without a network: put the .deb files of these packages and of what they
-  depend on into a folder and add --wheelhouse DIR"
+  grep -m 4 -E '^(E:|dpkg: error)' "$log" >&2 || tail -n 4 "$log" >&2
+  die "could not install $what (log: $log). Without a network: put the .deb files of these packages
+  and of what they depend on into a folder, and add --wheelhouse DIR"
 }
 
 # at_least VERSION MINIMUM
