@@ -1,0 +1,20 @@
+# What was configured, in one block.
+if(FLASHMLA_SANITIZE)
+  set(sanitizer ", sanitizer ${FLASHMLA_SANITIZE}")
+endif()
+if(BUILD_SHARED_LIBS)
+  set(library_kind shared)
+else()
+  set(library_kind static)
+endif()
+get_property(isas GLOBAL PROPERTY FLASHMLA_CPU_ISAS)
+list(JOIN isas ", " isas)
+if(NOT isas)
+  set(isas "none: only the reference back end")
+endif()
+message(STATUS "flashmla ${PROJECT_VERSION}
+   library    ${library_kind}, ${CMAKE_BUILD_TYPE}${sanitizer}
+   compiler   ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}
+   CPU ISAs   ${isas}
+   CUDA       ${FLASHMLA_CUDA_STATE}
+   program ${FLASHMLA_BUILD_CLI}, tests ${FLASHMLA_BUILD_TESTS}, Python module ${FLASHMLA_BUILD_PYTHON}")
