@@ -1,0 +1,45 @@
+"""flashmla: Multi-head Latent Attention (MLA) operations on NumPy arrays, torch tensors, JAX arrays and other DLPack arrays.
+
+`decode` is the attention over a paged latent cache, `append_kv` writes new tokens into the cache, `merge_states` joins
+partial results. `flashmla.flash_mla` is a drop-in for programs written for the package `flash_mla`. With torch, the same
+operations are custom ops (`torch.ops.flashmla`) that torch.compile traces.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ._native import __version__
+from ._operations import (
+    Backend,
+    CpuInfo,
+    KernelChoice,
+    append_kv,
+    backends,
+    cpu_info,
+    decode,
+    explain_decode,
+    merge_states,
+)
+
+__all__ = [
+    "Backend",
+    "CpuInfo",
+    "KernelChoice",
+    "__version__",
+    "append_kv",
+    "backends",
+    "cpu_info",
+    "decode",
+    "explain_decode",
+    "merge_states",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # `flashmla.flash_mla` imports torch, so it is loaded when it is asked for.
+    if name == "flash_mla":
+        import importlib
+
+        return importlib.import_module("flashmla.flash_mla")
+    raise AttributeError(f"module 'flashmla' has no attribute {name!r}")

@@ -1,0 +1,148 @@
+"""Arrays of any framework: what they are, how the C++ side reads them, and where results come from.
+
+Nothing here imports a framework: an array's own module is loaded already when the array exists.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+# Device types of DLPack whose memory the CPU reads: kDLCPU and kDLCUDAHost (pinned).
+_HOST_DEVICES = (1, 3)
+_DEVICE_NAMES = {2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm", 13: "cuda managed", 14: "oneapi"}
+
+
+def is_torch(array: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor)
+
+
+def is_numpy(array: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(array, numpy.ndarray)
+
+
+def is_jax(array: Any) -> bool:
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(array, jax.Array)
+
+
+def _type_name(array: Any) -> str:
+    return f"{type(array).__module__}.{type(array).__qualname__}"
+
+
+def _is_ml_dtypes_bf16(array: Any) -> bool:
+    """NumPy's bf16 of the package ml_dtypes, which NumPy can export neither by DLPack nor as a buffer."""
+    return array.dtype.kind == "V" and array.dtype.name == "bfloat16"
+
+
+def refuse_stream(stream: Any) -> None:
+    """`stream` orders work on non-torch GPU arrays, which this version refuses; on the CPU it has no meaning."""
+    if stream is not None:
+        raise ValueError(f"stream: got {stream!r} with arrays on the CPU; want None (streams belong to GPU arrays)")
+
+
+def _check_device(argument: str, array: Any) -> None:
+    device = getattr(array, "__dlpack_device__", None)
+    if device is None:
+        return
+    kind, index = device()
+    if int(kind) not in _HOST_DEVICES:
+        name = _DEVICE_NAMES.get(int(kind), f"DLPack device type {int(kind)}")
+        raise NotImplementedError(
+            f"{argument}: got {_type_name(array)} on device {name}:{index}; this version of flashmla has no CUDA "
+            f"back end and takes arrays on the CPU"
+        )
+
+
+def _check_numpy(argument: str, array: Any, written: bool) -> None:
+    if not array.dtype.isnative:
+        raise ValueError(f"{argument}: got dtype {array.dtype.str} in foreign byte order; want native byte order")
+    if written and not array.flags.writeable:
+        raise ValueError(f"{argument}: got a read-only numpy.ndarray; want a writable one (it is written in place)")
+
+
+def readable(argument: str, array: Any) -> Any:
+    """What the C++ side takes for an input: the same memory. None stays None."""
+    if array is None:
+        return None
+    _check_device(argument, array)
+    if is_numpy(array):
+        _check_numpy(argument, array, written=False)
+        return array.view("uint16") if _is_ml_dtypes_bf16(array) else array
+    if is_jax(array) and not hasattr(array, "__dlpack__"):
+        raise ValueError(f"{argument}: got {_type_name(array)}; flashmla runs on arrays with values, outside jax.jit")
+    return array
+
+
+def writable(argument: str, array: Any) -> Any:
+    """As `readable`, for an argument that is written in place: never a copy, which would lose the write."""
+    if array is None:
+        return None
+    _check_device(argument, array)
+    if is_jax(array):
+        raise ValueError(
+            f"{argument}: got a jax.Array, which is immutable, but this argument is written in place; "
+            f"want a NumPy array or a torch tensor"
+        )
+    if is_numpy(array):
+        _check_numpy(argument, array, written=True)
+        return array.view("uint16") if _is_ml_dtypes_bf16(array) else array
+    export = getattr(array, "__dlpack__", None)
+    if export is None:
+        return array
+    try:
+        return export(max_version=(1, 0), copy=False)
+    except TypeError:
+        return export()  # a producer from before `copy=`, whose exports always share memory
+
+
+def dtype_name(array: Any) -> str:
+    """'bf16', 'fp16', 'fp32', or the framework's own name."""
+    names = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+    name = str(getattr(array, "dtype", type(array).__name__)).rpartition(".")[2]
+    return names.get(name, name)
+
+
+def reads_uint16_as_bf16(q: Any, dtype: str | None) -> bool:
+    """Checks `dtype=` against `q` (the array that leads the call) and says how uint16 is to be read."""
+    got = dtype_name(q)
+    if dtype is None:
+        return got == "bf16"
+    if dtype not in ("bf16", "fp16", "fp32"):
+        raise ValueError(f"dtype: got {dtype!r}; want None, 'bf16' (reads uint16 arrays as bf16), 'fp16' or 'fp32'")
+    if got == dtype or (dtype == "bf16" and got == "uint16"):
+        return dtype == "bf16"
+    raise ValueError(f"dtype: got {dtype!r} with arrays of {got}; want the arrays' own dtype, or 'bf16' with uint16")
+
+
+class Results:
+    """Makes a call's results as NumPy arrays and hands them out in the framework of `like`."""
+
+    def __init__(self, like: Any) -> None:
+        import numpy
+
+        self._numpy = numpy
+        self._like = like
+        self._dtype: Any = numpy.dtype("float32")
+        if is_numpy(like):
+            self._dtype = like.dtype
+        elif dtype_name(like) == "bf16":
+            self._dtype = like.dtype if is_jax(like) else numpy.dtype("uint16")
+        elif dtype_name(like) in ("fp16", "uint16"):
+            self._dtype = numpy.dtype({"fp16": "float16"}.get(dtype_name(like), "uint16"))
+
+    def empty(self, shape: tuple[int, ...]) -> Any:
+        """Uninitialised, in the dtype of `like`."""
+        return self._numpy.empty(shape, self._dtype)
+
+    def empty_lse(self, shape: tuple[int, ...]) -> Any:
+        return self._numpy.empty(shape, self._numpy.float32)
+
+    def hand_out(self, array: Any) -> Any:
+        if not is_jax(self._like) or not is_numpy(array):
+            return array
+        import jax
+
+        return jax.device_put(array, self._like.device)

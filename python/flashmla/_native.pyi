@@ -1,0 +1,74 @@
+"""The C++ side. Arrays are DLPack capsules, DLPack producers or buffers; arguments are positional."""
+
+from typing import Any
+
+__version__: str
+
+def decode(
+    q: Any,
+    q_rope: Any,
+    kv_cache: Any,
+    page_table: Any,
+    seq_lens: Any,
+    cu_seqlens_q: Any,
+    out: Any,
+    lse: Any,
+    softmax_scale: float,
+    causal: bool,
+    latent_dim: int,
+    kv_format: str | None,
+    empty_lse: str,
+    splits: int,
+    batch_invariant: bool,
+    backend: str | None,
+    isa: str | None,
+    threads: int,
+    uint16_is_bf16: bool,
+    /,
+) -> None: ...
+def append_kv(
+    latent: Any,
+    rope: Any,
+    kv_cache: Any,
+    slot_mapping: Any,
+    kv_format: str | None,
+    backend: str | None,
+    isa: str | None,
+    threads: int,
+    uint16_is_bf16: bool,
+    /,
+) -> None: ...
+def merge_states(
+    out_a: Any,
+    lse_a: Any,
+    out_b: Any,
+    lse_b: Any,
+    out: Any,
+    lse: Any,
+    empty_lse: str,
+    backend: str | None,
+    isa: str | None,
+    threads: int,
+    uint16_is_bf16: bool,
+    /,
+) -> None: ...
+def explain_decode(
+    batch: int,
+    seq_q: int,
+    heads_q: int,
+    heads_kv: int,
+    latent_dim: int,
+    rope_dim: int,
+    page_size: int,
+    table_width: int,
+    dtype: str,
+    causal: bool,
+    splits: int,
+    batch_invariant: bool,
+    backend: str | None,
+    isa: str | None,
+    threads: int,
+    /,
+) -> tuple[str, str, str, int]: ...
+def backends() -> list[tuple[str, str, int]]: ...
+def cpu_info() -> tuple[str, int, list[str], int, int]: ...

@@ -1,0 +1,275 @@
+"""The operations, for arrays of every framework. torch tensors take the custom ops of `_torch_ops`."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from . import _native
+from ._arrays import Results, is_torch, readable, reads_uint16_as_bf16, refuse_stream, writable
+from ._shapes import bounded_latent_dim, decode_results
+
+
+class Backend(NamedTuple):
+    """A registered back end."""
+
+    name: str
+    device: str
+    """'cpu' or 'cuda'."""
+    priority: int
+    """Of the back ends that take a call, the one with the highest priority runs it."""
+
+
+class CpuInfo(NamedTuple):
+    """What the back end "cpu" sees of this machine."""
+
+    model: str
+    """The processor's name."""
+    threads: int
+    """Default threads of a call: affinity and cgroup quota, or FLASHMLA_NUM_THREADS."""
+    isas: tuple[str, ...]
+    """Usable instruction sets, best first."""
+    l2_bytes: int
+    """Bytes of one core's level-2 cache; 0 when unknown."""
+    l3_bytes: int
+    """Bytes of the level-3 cache that one core sees; 0 when unknown."""
+
+
+class KernelChoice(NamedTuple):
+    """Which back end and kernel a decode runs, and why."""
+
+    backend: str
+    kernel: str
+    reason: str
+    workspace_bytes: int
+    """Scratch memory that the call allocates and frees."""
+
+
+def backends() -> list[Backend]:
+    """Registered back ends, highest priority first."""
+    return [Backend(*row) for row in _native.backends()]
+
+
+def cpu_info() -> CpuInfo:
+    """This machine, as the back end "cpu" uses it."""
+    model, threads, isas, l2_bytes, l3_bytes = _native.cpu_info()
+    return CpuInfo(model, threads, tuple(isas), l2_bytes, l3_bytes)
+
+
+def explain_decode(
+    *,
+    batch: int,
+    heads_q: int,
+    seq_k: int,
+    seq_q: int = 1,
+    heads_kv: int = 1,
+    latent_dim: int = 512,
+    rope_dim: int = 64,
+    page_size: int = 64,
+    dtype: str = "bf16",
+    causal: bool = False,
+    splits: int = 0,
+    batch_invariant: bool = False,
+    backend: str | None = None,
+    isa: str | None = None,
+    threads: int = 0,
+) -> KernelChoice:
+    """Says which back end and kernel `decode` runs for these sizes, why, and how much workspace it takes.
+
+    `seq_k` is the longest cached sequence that the page table has room for; `dtype` is 'bf16', 'fp16' or 'fp32'. The
+    other names are those of `decode`. Raises as `decode` does.
+    """
+    if page_size < 1:
+        raise ValueError(f"page_size: got {page_size}; want at least 1")
+    width = -(-seq_k // page_size)
+    return KernelChoice(
+        *_native.explain_decode(
+            batch, seq_q, heads_q, heads_kv, latent_dim, rope_dim, page_size, width, dtype, causal, splits,
+            batch_invariant, backend, isa, threads,
+        )
+    )  # fmt: skip
+
+
+def decode(
+    q: Any,
+    kv_cache: Any,
+    page_table: Any,
+    seq_lens: Any,
+    *,
+    softmax_scale: float,
+    causal: bool = False,
+    latent_dim: int = 512,
+    q_rope: Any = None,
+    cu_seqlens_q: Any = None,
+    out: Any = None,
+    lse: Any = None,
+    return_lse: bool = False,
+    empty_lse: str = "+inf",
+    splits: int = 0,
+    batch_invariant: bool = False,
+    backend: str | None = None,
+    isa: str | None = None,
+    threads: int = 0,
+    dtype: str | None = None,
+    kv_format: str | None = None,
+    stream: Any = None,
+) -> Any:
+    """Decode attention over a paged latent (MLA) cache.
+
+    K is a whole cache row of `d_qk` values; V is its first `d_v = latent_dim` values. Symbols: `b` requests, `s_q` query
+    tokens of a request, `h_q` query heads, `h_kv` KV heads (it divides `h_q`; 1 in MLA), `page` tokens a page.
+
+    Arrays are NumPy arrays, torch tensors, JAX arrays or anything else that speaks DLPack, on the CPU; they are read in
+    place, whatever their strides (the last dimension of `q`, `kv_cache` and `out` is contiguous, and the other strides
+    of `q` and `kv_cache` are multiples of 16 bytes). The interpreter lock is released. There is no backward: torch
+    tensors that require a gradient are refused unless gradients are off.
+
+    Args:
+        q: fp32, fp16 or bf16 `[b, s_q, h_q, d_qk]`, or `[total_q, h_q, d_qk]` with `cu_seqlens_q`.
+        kv_cache: `[pages, page, h_kv, d_qk]`, dtype of `q`; the page stride may span other layers.
+        page_table: int32 `[b, width]`; entries past a length are never used.
+        seq_lens: int32 `[b]`, cached tokens including the new ones; 0 is legal.
+        softmax_scale: the model's scale, YaRN factor included. It has no default: in MLA it is not `d_qk ** -0.5`.
+        causal: query `i` of `s_q` sees the first `seq_len - s_q + i + 1` keys.
+        latent_dim: `d_v`.
+        q_rope: the RoPE part of the queries on its own, `[b, s_q, h_q, d_rope]` or `[total_q, h_q, d_rope]`; `q` then
+            holds the latent part, `[.., d_v]`.
+        cu_seqlens_q: int32 `[b + 1]`, first query token of each request, for requests with different `s_q`.
+        out: array to write the output into, `[b, s_q, h_q, d_v]` or `[total_q, h_q, d_v]`, dtype of `q`.
+        lse: fp32 array to write the log-sum-exp into, `[b, h_q, s_q]` or `[h_q, total_q]`, any strides.
+        return_lse: return `(out, lse)` instead of `out`.
+        empty_lse: '+inf' or '-inf', what `lse` holds for a row that sees no key (its output is 0).
+        splits: parts that each request's keys are cut into; 0 lets the back end choose.
+        batch_invariant: a request's bits do not depend on the other requests or on `b`.
+        backend: name of a back end (`flashmla.backends()`); None takes FLASHMLA_BACKEND, else the best.
+        isa: instruction set of the back end "cpu" (`flashmla.cpu_info().isas`); None takes FLASHMLA_ISA, else the best.
+        threads: threads of the back end "cpu"; 0 takes FLASHMLA_NUM_THREADS, else affinity and cgroup quota.
+        dtype: 'bf16' reads uint16 arrays (NumPy has no bf16) as bf16, and the result is uint16 too.
+        kv_format: name of the cache's format; None is the plain format of its dtype.
+        stream: stream of GPU arrays that are not torch's, as an integer. This version has no CUDA back end.
+
+    Returns:
+        `out`, or `(out, lse)` with `return_lse`, in the framework of `q`: the arrays passed in, or new ones. `lse` is
+        the natural logarithm of the sum of exp(scaled scores).
+
+    Raises:
+        ValueError: a shape, stride, dtype, alignment, option or name is wrong, or a length or page id is out of range.
+        NotImplementedError: a format, device or combination that this version does not compute, by name.
+        RuntimeError: the library failed.
+    """
+    refuse_stream(stream)
+    if is_torch(q):
+        from . import _torch_ops
+
+        return _torch_ops.decode(
+            q, kv_cache, page_table, seq_lens, softmax_scale, causal, latent_dim, q_rope, cu_seqlens_q, out, lse,
+            return_lse, empty_lse, splits, batch_invariant, backend, isa, threads, dtype, kv_format,
+        )  # fmt: skip
+    uint16_is_bf16 = reads_uint16_as_bf16(q, dtype)
+    inputs = [
+        readable("q", q), readable("q_rope", q_rope), readable("kv_cache", kv_cache),
+        readable("page_table", page_table), readable("seq_lens", seq_lens), readable("cu_seqlens_q", cu_seqlens_q),
+    ]  # fmt: skip
+    results = Results(q)
+    q_shape = tuple(getattr(q, "shape", ()))
+    out_shape, lse_shape = decode_results(q_shape, cu_seqlens_q is not None, bounded_latent_dim(q_shape, latent_dim))
+    if out is None:
+        out = results.empty(out_shape)
+    if lse is None and return_lse:
+        lse = results.empty_lse(lse_shape)
+    _native.decode(
+        *inputs, writable("out", out), writable("lse", lse), softmax_scale, causal, latent_dim, kv_format, empty_lse,
+        splits, batch_invariant, backend, isa, threads, uint16_is_bf16,
+    )  # fmt: skip
+    if return_lse:
+        return results.hand_out(out), results.hand_out(lse)
+    return results.hand_out(out)
+
+
+def append_kv(
+    latent: Any,
+    rope: Any,
+    kv_cache: Any,
+    slot_mapping: Any,
+    *,
+    backend: str | None = None,
+    isa: str | None = None,
+    threads: int = 0,
+    dtype: str | None = None,
+    kv_format: str | None = None,
+    stream: Any = None,
+) -> None:
+    """Writes new tokens into a paged latent cache, in place.
+
+    Args:
+        latent: `[T' >= T, d_v]`, dtype of the cache, any row stride, last dimension contiguous.
+        rope: `[T'' >= T, d_rope]`, as `latent`, or None when the model has no RoPE part.
+        kv_cache: writable `[pages, page, d_v + d_rope]` or `[pages, page, 1, d_v + d_rope]`. JAX arrays are immutable
+            and refused.
+        slot_mapping: int64 `[T]`: page * page size + place in the page; negative skips the token. Its length governs.
+            Of duplicate slots one wins.
+        backend, isa, threads, dtype, kv_format, stream: as for `decode`.
+
+    Raises:
+        ValueError: an argument is wrong, or a slot is past the cache; nothing is written then.
+        NotImplementedError: an fp8 format, or arrays on a GPU.
+    """
+    refuse_stream(stream)
+    if is_torch(kv_cache):
+        from . import _torch_ops
+
+        _torch_ops.append_kv(latent, rope, kv_cache, slot_mapping, backend, isa, threads, dtype, kv_format)
+        return
+    uint16_is_bf16 = reads_uint16_as_bf16(kv_cache, dtype)
+    _native.append_kv(
+        readable("latent", latent), readable("rope", rope), writable("kv_cache", kv_cache),
+        readable("slot_mapping", slot_mapping), kv_format, backend, isa, threads, uint16_is_bf16,
+    )  # fmt: skip
+
+
+def merge_states(
+    out_a: Any,
+    lse_a: Any,
+    out_b: Any,
+    lse_b: Any,
+    *,
+    out: Any = None,
+    lse: Any = None,
+    empty_lse: str = "+inf",
+    backend: str | None = None,
+    isa: str | None = None,
+    threads: int = 0,
+    dtype: str | None = None,
+    stream: Any = None,
+) -> tuple[Any, Any]:
+    """Merges two partial attention results of the same rows over disjoint keys into the result over all of them.
+
+    Args:
+        out_a, out_b: `[tokens, heads, width]` in fp32, fp16 or bf16, any strides, last dimension contiguous.
+        lse_a, lse_b: fp32 `[heads, tokens]`, natural logarithm, any strides. +inf and -inf both mean "saw no key": that
+            side adds nothing, whatever its output holds.
+        out, lse: arrays to write into; they may be `out_a` and `lse_a` themselves.
+        empty_lse: '+inf' or '-inf', written (with output 0) where both sides saw no key.
+        backend, isa, threads, dtype, stream: as for `decode`.
+
+    Returns:
+        `(out, lse)` in the framework of `out_a`.
+
+    Raises:
+        ValueError, NotImplementedError, RuntimeError: as `decode`.
+    """
+    refuse_stream(stream)
+    if is_torch(out_a):
+        from . import _torch_ops
+
+        return _torch_ops.merge_states(out_a, lse_a, out_b, lse_b, out, lse, empty_lse, backend, isa, threads, dtype)
+    uint16_is_bf16 = reads_uint16_as_bf16(out_a, dtype)
+    inputs = [readable("out_a", out_a), readable("lse_a", lse_a), readable("out_b", out_b), readable("lse_b", lse_b)]
+    results = Results(out_a)
+    if out is None:
+        out = results.empty(tuple(getattr(out_a, "shape", (0,))))
+    if lse is None:
+        lse = results.empty_lse(tuple(getattr(lse_a, "shape", (0,))))
+    _native.merge_states(
+        *inputs, writable("out", out), writable("lse", lse), empty_lse, backend, isa, threads, uint16_is_bf16
+    )
+    return results.hand_out(out), results.hand_out(lse)

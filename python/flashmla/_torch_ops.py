@@ -1,0 +1,221 @@
+"""torch custom ops `torch.ops.flashmla.*`, with fake kernels so that torch.compile traces them. Needs torch >= 2.4.
+
+Imported at the first call with a torch tensor, never by `import flashmla`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import _native
+from ._arrays import dtype_name
+from ._shapes import bounded_latent_dim, decode_results
+
+_DECODE_OPTIONS = (
+    "float softmax_scale, bool causal, int latent_dim, str? kv_format, str empty_lse, int splits, "
+    "bool batch_invariant, str? backend, str? isa, int threads"
+)
+_DECODE_INPUTS = "Tensor q, Tensor? q_rope, Tensor kv_cache, Tensor page_table, Tensor seq_lens, Tensor? cu_seqlens_q"
+_MERGE_INPUTS = "Tensor out_a, Tensor lse_a, Tensor out_b, Tensor lse_b"
+_PLACE = "str? backend, str? isa, int threads"
+
+for _schema in (
+    f"decode({_DECODE_INPUTS}, {_DECODE_OPTIONS}) -> (Tensor, Tensor)",
+    f"decode_out({_DECODE_INPUTS}, Tensor(a!) out, Tensor(b!)? lse, {_DECODE_OPTIONS}) -> ()",
+    f"append_kv(Tensor latent, Tensor? rope, Tensor(a!) kv_cache, Tensor slot_mapping, str? kv_format, {_PLACE}) -> ()",
+    f"merge_states({_MERGE_INPUTS}, str empty_lse, {_PLACE}) -> (Tensor, Tensor)",
+    f"merge_states_out({_MERGE_INPUTS}, Tensor(a!) out, Tensor(b!) lse, str empty_lse, {_PLACE}) -> ()",
+):
+    _name, _, _signature = _schema.partition("(")
+    torch.library.define(f"flashmla::{_name}", f"({_signature}", tags=(torch.Tag.pt2_compliant_tag,))
+
+
+def _capsule(argument: str, tensor: torch.Tensor | None) -> Any:
+    """The tensor's own memory, for the C++ side. (`Tensor.__dlpack__` does the same in Python, eight times slower.)"""
+    if tensor is None:
+        return None
+    if tensor.layout != torch.strided or tensor.is_neg() or tensor.is_conj():
+        raise ValueError(f"{argument}: got a sparse, negated or conjugated view; want a plain strided tensor")
+    return torch.utils.dlpack.to_dlpack(tensor.detach())
+
+
+@torch.library.impl("flashmla::decode_out", "cpu")
+def _decode_out(
+    q: torch.Tensor,
+    q_rope: torch.Tensor | None,
+    kv_cache: torch.Tensor,
+    page_table: torch.Tensor,
+    seq_lens: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None,
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+    *options: Any,
+) -> None:
+    _native.decode(
+        _capsule("q", q), _capsule("q_rope", q_rope), _capsule("kv_cache", kv_cache),
+        _capsule("page_table", page_table), _capsule("seq_lens", seq_lens), _capsule("cu_seqlens_q", cu_seqlens_q),
+        _capsule("out", out), _capsule("lse", lse), *options, False,
+    )  # fmt: skip
+
+
+@torch.library.impl("flashmla::decode", "cpu")
+def _decode(q: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    inputs, options = rest[:5], rest[5:]
+    latent_dim = bounded_latent_dim(q.shape, options[2])
+    out, lse = _empty_results(q, inputs[4], latent_dim)
+    _decode_out(q, *inputs, out, lse, *options)
+    return out, lse
+
+
+@torch.library.register_fake("flashmla::decode")
+def _decode_fake(q: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    cu_seqlens_q, latent_dim = rest[4], rest[7]
+    if q.ndim != (4 if cu_seqlens_q is None else 3):
+        raise ValueError(f"q: got {q.ndim} dimensions; want 4, or 3 with cu_seqlens_q")
+    return _empty_results(q, cu_seqlens_q, latent_dim)
+
+
+def _empty_results(
+    q: torch.Tensor, cu_seqlens_q: torch.Tensor | None, latent_dim: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    # Plain tensors whatever torch.set_default_dtype and set_default_device say.
+    out_shape, lse_shape = decode_results(q.shape, cu_seqlens_q is not None, latent_dim)
+    return q.new_empty(out_shape), q.new_empty(lse_shape, dtype=torch.float32)
+
+
+@torch.library.impl("flashmla::append_kv", "cpu")
+def _append_kv(
+    latent: torch.Tensor, rope: torch.Tensor | None, kv_cache: torch.Tensor, slot_mapping: torch.Tensor, *options: Any
+) -> None:
+    _native.append_kv(
+        _capsule("latent", latent), _capsule("rope", rope), _capsule("kv_cache", kv_cache),
+        _capsule("slot_mapping", slot_mapping), *options, False,
+    )  # fmt: skip
+
+
+@torch.library.impl("flashmla::merge_states_out", "cpu")
+def _merge_states_out(
+    out_a: torch.Tensor,
+    lse_a: torch.Tensor,
+    out_b: torch.Tensor,
+    lse_b: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    *options: Any,
+) -> None:
+    _native.merge_states(
+        _capsule("out_a", out_a), _capsule("lse_a", lse_a), _capsule("out_b", out_b), _capsule("lse_b", lse_b),
+        _capsule("out", out), _capsule("lse", lse), *options, False,
+    )  # fmt: skip
+
+
+@torch.library.impl("flashmla::merge_states", "cpu")
+def _merge_states(
+    out_a: torch.Tensor, lse_a: torch.Tensor, out_b: torch.Tensor, lse_b: torch.Tensor, *options: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    out, lse = _merge_states_fake(out_a, lse_a)
+    _merge_states_out(out_a, lse_a, out_b, lse_b, out, lse, *options)
+    return out, lse
+
+
+@torch.library.register_fake("flashmla::merge_states")
+def _merge_states_fake(out_a: torch.Tensor, lse_a: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return out_a.new_empty(out_a.shape), out_a.new_empty(lse_a.shape, dtype=torch.float32)
+
+
+@torch.library.register_fake("flashmla::decode_out")
+@torch.library.register_fake("flashmla::append_kv")
+@torch.library.register_fake("flashmla::merge_states_out")
+def _writes_only(*_: Any) -> None:
+    return None
+
+
+def _no_backward(_: Any, *grads: Any) -> None:
+    raise NotImplementedError("flashmla has no backward: detach the inputs or call it under torch.no_grad()")
+
+
+torch.library.register_autograd("flashmla::decode", _no_backward)
+torch.library.register_autograd("flashmla::merge_states", _no_backward)
+
+
+def _check(argument: str, tensor: Any) -> None:
+    if tensor is None:
+        return
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"{argument}: got {type(tensor).__name__} in a call with torch tensors; want a torch.Tensor")
+    if tensor.device.type not in ("cpu", "meta"):
+        raise NotImplementedError(
+            f"{argument}: got a tensor on {tensor.device}; this version of flashmla has no CUDA back end and takes "
+            f"tensors on the CPU"
+        )
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            f"{argument}: got a tensor that requires a gradient, but flashmla has no backward; detach it or call "
+            f"flashmla under torch.no_grad()"
+        )
+
+
+def _check_dtype(dtype: str | None, tensor: torch.Tensor) -> None:
+    if dtype is not None and dtype != dtype_name(tensor):
+        raise ValueError(f"dtype: got {dtype!r} with tensors of {dtype_name(tensor)}; want None with torch tensors")
+
+
+def decode(
+    q: torch.Tensor, kv_cache: Any, page_table: Any, seq_lens: Any, softmax_scale: float, causal: bool,
+    latent_dim: int, q_rope: Any, cu_seqlens_q: Any, out: Any, lse: Any, return_lse: bool, empty_lse: str, splits: int,
+    batch_invariant: bool, backend: str | None, isa: str | None, threads: int, dtype: str | None,
+    kv_format: str | None,
+) -> Any:  # fmt: skip
+    """`flashmla.decode` for torch tensors."""
+    for argument, tensor in (
+        ("q", q), ("kv_cache", kv_cache), ("page_table", page_table), ("seq_lens", seq_lens), ("q_rope", q_rope),
+        ("cu_seqlens_q", cu_seqlens_q), ("out", out), ("lse", lse),
+    ):  # fmt: skip
+        _check(argument, tensor)
+    _check_dtype(dtype, q)
+    inputs = (q, q_rope, kv_cache, page_table, seq_lens, cu_seqlens_q)
+    options = (
+        softmax_scale, causal, latent_dim, kv_format, empty_lse, splits, batch_invariant, backend, isa, threads
+    )  # fmt: skip
+    if out is None and lse is None:
+        out, lse = torch.ops.flashmla.decode(*inputs, *options)
+    else:
+        new_out, new_lse = _empty_results(q, cu_seqlens_q, bounded_latent_dim(q.shape, latent_dim))
+        out = new_out if out is None else out
+        lse = new_lse if lse is None and return_lse else lse
+        torch.ops.flashmla.decode_out(*inputs, out, lse, *options)
+    return (out, lse) if return_lse else out
+
+
+def append_kv(
+    latent: Any, rope: Any, kv_cache: torch.Tensor, slot_mapping: Any, backend: str | None, isa: str | None,
+    threads: int, dtype: str | None, kv_format: str | None,
+) -> None:  # fmt: skip
+    """`flashmla.append_kv` for torch tensors."""
+    for argument, tensor in (
+        ("latent", latent), ("rope", rope), ("kv_cache", kv_cache), ("slot_mapping", slot_mapping)
+    ):  # fmt: skip
+        _check(argument, tensor)
+    _check_dtype(dtype, kv_cache)
+    torch.ops.flashmla.append_kv(latent, rope, kv_cache, slot_mapping, kv_format, backend, isa, threads)
+
+
+def merge_states(
+    out_a: torch.Tensor, lse_a: Any, out_b: Any, lse_b: Any, out: Any, lse: Any, empty_lse: str, backend: str | None,
+    isa: str | None, threads: int, dtype: str | None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """`flashmla.merge_states` for torch tensors."""
+    for argument, tensor in (
+        ("out_a", out_a), ("lse_a", lse_a), ("out_b", out_b), ("lse_b", lse_b), ("out", out), ("lse", lse)
+    ):  # fmt: skip
+        _check(argument, tensor)
+    _check_dtype(dtype, out_a)
+    inputs, options = (out_a, lse_a, out_b, lse_b), (empty_lse, backend, isa, threads)
+    if out is None and lse is None:
+        return torch.ops.flashmla.merge_states(*inputs, *options)
+    out = out_a.new_empty(out_a.shape) if out is None else out
+    lse = out_a.new_empty(lse_a.shape, dtype=torch.float32) if lse is None else lse
+    torch.ops.flashmla.merge_states_out(*inputs, out, lse, *options)
+    return out, lse

@@ -1,0 +1,226 @@
+// flashmla._native: the public C++ operations, with outputs allocated by the caller. python/flashmla/_operations.py
+// gives them their Python form; arguments here are positional and complete.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdlib>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "array_arg.h"
+#include "flashmla/flashmla.h"
+
+namespace flashmla::python {
+
+namespace {
+
+using Name = std::optional<std::string>;
+
+int32_t to_int32(const char* argument, int64_t value) {
+  if (value >= std::numeric_limits<int32_t>::min() && value <= std::numeric_limits<int32_t>::max()) {
+    return static_cast<int32_t>(value);
+  }
+  raise(PyExc_ValueError, std::string(argument) + ": got " + std::to_string(value) + "; want a 32-bit integer");
+}
+
+KvFormat parse_kv_format(const Name& name) {
+  if (!name) return KvFormat::kFromDType;
+  std::string names;
+  for (const KvFormatInfo& info : kv_formats()) {
+    if (*name == info.name) return info.format;
+    names += std::string(names.empty() ? "'" : ", '") + info.name + "'";
+  }
+  raise(PyExc_ValueError, "kv_format: got '" + *name + "'; want None or one of: " + names);
+}
+
+EmptyLse parse_empty_lse(const std::string& name) {
+  if (name == "+inf") return EmptyLse::kPlusInf;
+  if (name == "-inf") return EmptyLse::kMinusInf;
+  raise(PyExc_ValueError, "empty_lse: got '" + name + "'; want '+inf' or '-inf'");
+}
+
+DType parse_dtype(const std::string& name) {
+  for (DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    if (name == dtype_name(dtype)) return dtype;
+  }
+  raise(PyExc_ValueError, "dtype: got '" + name + "'; want 'fp32', 'fp16' or 'bf16'");
+}
+
+// The names must outlive the context, which only refers to them.
+Context make_context(const Name& backend, const Name& isa, int64_t threads) {
+  Context context;
+  if (backend) context.backend = *backend;
+  if (isa) context.isa = *isa;
+  context.threads = to_int32("threads", threads);
+  return context;
+}
+
+struct Free {
+  void operator()(void* memory) const { std::free(memory); }
+};
+using Memory = std::unique_ptr<void, Free>;
+
+// Runs without the interpreter lock. malloc keeps the freed block for the next call, so that steady use costs no page
+// faults and holds no memory of its own.
+Status decode_with_own_workspace(const DecodeParams& params, const Context& context) {
+  const Result<DecodeShape> shape = decode_shape(params);
+  if (!shape.ok()) return shape.status();
+  const Result<int64_t> need = workspace_bytes(shape.value(), params.options, context);
+  if (!need.ok()) return need.status();
+  Workspace workspace;
+  workspace.bytes = (need.value() + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+  const Memory memory(
+      workspace.bytes == 0 ? nullptr : std::aligned_alloc(kWorkspaceAlignment, static_cast<size_t>(workspace.bytes)));
+  workspace.data = memory.get();
+  if (workspace.bytes > 0 && workspace.data == nullptr) {
+    return {StatusCode::kOutOfMemory, "workspace: no memory for " + std::to_string(workspace.bytes) + " bytes"};
+  }
+  return decode(params, workspace, context);
+}
+
+void py_decode(nb::handle q, nb::handle q_rope, nb::handle kv_cache, nb::handle page_table, nb::handle seq_lens,
+               nb::handle cu_seqlens_q, nb::handle out, nb::handle lse, double softmax_scale, bool causal,
+               int64_t latent_dim, const Name& kv_format, const std::string& empty_lse, int64_t splits,
+               bool batch_invariant, const Name& backend, const Name& isa, int64_t threads, bool uint16_is_bf16) {
+  const InputArray q_array("q", q, uint16_is_bf16);
+  const InputArray q_rope_array("q_rope", q_rope, uint16_is_bf16);
+  const InputArray cache_array("kv_cache", kv_cache, uint16_is_bf16);
+  const InputArray table_array("page_table", page_table, false);
+  const InputArray lens_array("seq_lens", seq_lens, false);
+  const InputArray cu_array("cu_seqlens_q", cu_seqlens_q, false);
+  const OutputArray out_array("out", out, uint16_is_bf16);
+  const OutputArray lse_array("lse", lse, false);
+  const DecodeParams params{
+      .q = q_array.view(),
+      .q_rope = q_rope_array.view(),
+      .kv_cache = cache_array.view(),
+      .page_table = table_array.view(),
+      .seq_lens = lens_array.view(),
+      .cu_seqlens_q = cu_array.view(),
+      .out = out_array.view(),
+      .lse = lse_array.view(),
+      .latent_dim = latent_dim,
+      .softmax_scale = static_cast<float>(softmax_scale),
+      .causal = causal,
+      .kv_format = parse_kv_format(kv_format),
+      .options = {.empty_lse = parse_empty_lse(empty_lse),
+                  .batch_invariant = batch_invariant,
+                  .splits = to_int32("splits", splits)},
+  };
+  const Context context = make_context(backend, isa, threads);
+  Status status;
+  {
+    const nb::gil_scoped_release unlocked;
+    status = decode_with_own_workspace(params, context);
+  }
+  raise_if_error(status);
+}
+
+void py_append_kv(nb::handle latent, nb::handle rope, nb::handle kv_cache, nb::handle slot_mapping,
+                  const Name& kv_format, const Name& backend, const Name& isa, int64_t threads, bool uint16_is_bf16) {
+  const InputArray latent_array("latent", latent, uint16_is_bf16);
+  const InputArray rope_array("rope", rope, uint16_is_bf16);
+  const InputArray slots_array("slot_mapping", slot_mapping, false);
+  const OutputArray cache_array("kv_cache", kv_cache, uint16_is_bf16);
+  const AppendKvParams params{.latent = latent_array.view(),
+                              .rope = rope_array.view(),
+                              .slot_mapping = slots_array.view(),
+                              .kv_cache = cache_array.view(),
+                              .kv_format = parse_kv_format(kv_format)};
+  const Context context = make_context(backend, isa, threads);
+  Status status;
+  {
+    const nb::gil_scoped_release unlocked;
+    status = append_kv(params, context);
+  }
+  raise_if_error(status);
+}
+
+void py_merge_states(nb::handle out_a, nb::handle lse_a, nb::handle out_b, nb::handle lse_b, nb::handle out,
+                     nb::handle lse, const std::string& empty_lse, const Name& backend, const Name& isa,
+                     int64_t threads, bool uint16_is_bf16) {
+  const InputArray out_a_array("out_a", out_a, uint16_is_bf16);
+  const InputArray lse_a_array("lse_a", lse_a, false);
+  const InputArray out_b_array("out_b", out_b, uint16_is_bf16);
+  const InputArray lse_b_array("lse_b", lse_b, false);
+  const OutputArray out_array("out", out, uint16_is_bf16);
+  const OutputArray lse_array("lse", lse, false);
+  const MergeStatesParams params{.out_a = out_a_array.view(),
+                                 .lse_a = lse_a_array.view(),
+                                 .out_b = out_b_array.view(),
+                                 .lse_b = lse_b_array.view(),
+                                 .out = out_array.view(),
+                                 .lse = lse_array.view(),
+                                 .empty_lse = parse_empty_lse(empty_lse)};
+  const Context context = make_context(backend, isa, threads);
+  Status status;
+  {
+    const nb::gil_scoped_release unlocked;
+    status = merge_states(params, context);
+  }
+  raise_if_error(status);
+}
+
+std::tuple<std::string, std::string, std::string, int64_t> py_explain_decode(
+    int64_t batch, int64_t seq_q, int64_t heads_q, int64_t heads_kv, int64_t latent_dim, int64_t rope_dim,
+    int64_t page_size, int64_t table_width, const std::string& dtype, bool causal, int64_t splits, bool batch_invariant,
+    const Name& backend, const Name& isa, int64_t threads) {
+  const DecodeShape shape{.batch = batch,
+                          .seq_q = seq_q,
+                          .total_q = batch * seq_q,
+                          .heads_q = heads_q,
+                          .heads_kv = heads_kv,
+                          .latent_dim = latent_dim,
+                          .rope_dim = rope_dim,
+                          .page_size = page_size,
+                          .pages = batch * table_width,
+                          .table_width = table_width,
+                          .dtype = parse_dtype(dtype),
+                          .kv_format = plain_kv_format(parse_dtype(dtype)),
+                          .causal = causal};
+  const DecodeOptions options{.batch_invariant = batch_invariant, .splits = to_int32("splits", splits)};
+  const Context context = make_context(backend, isa, threads);
+  const Result<KernelChoice> choice = explain_decode(shape, options, context);
+  raise_if_error(choice.status());
+  const Result<int64_t> bytes = workspace_bytes(shape, options, context);
+  raise_if_error(bytes.status());
+  return {choice.value().backend, choice.value().kernel, choice.value().reason, bytes.value()};
+}
+
+std::vector<std::tuple<std::string, std::string, int>> py_backends() {
+  std::vector<std::tuple<std::string, std::string, int>> rows;
+  for (const Backend* backend : backends()) {
+    rows.emplace_back(std::string(backend->name()), backend->device_type() == DeviceType::kCPU ? "cpu" : "cuda",
+                      backend->priority());
+  }
+  return rows;
+}
+
+std::tuple<std::string, int, std::vector<std::string>, int64_t, int64_t> py_cpu_info() {
+  CpuInfo info = cpu_info();
+  return {std::move(info.model), info.threads, std::move(info.isas), info.l2_bytes, info.l3_bytes};
+}
+
+}  // namespace
+
+}  // namespace flashmla::python
+
+NB_MODULE(_native, module) {
+  namespace nb = nanobind;
+  using namespace flashmla::python;  // NOLINT(google-build-using-namespace)
+  module.doc() = "The C++ side of flashmla; use the functions of the package `flashmla`.";
+  module.attr("__version__") = FLASHMLA_VERSION_STRING;
+  module.def("decode", &py_decode);
+  module.def("append_kv", &py_append_kv);
+  module.def("merge_states", &py_merge_states);
+  module.def("explain_decode", &py_explain_decode);
+  module.def("backends", &py_backends);
+  module.def("cpu_info", &py_cpu_info);
+}
