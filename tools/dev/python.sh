@@ -9,7 +9,7 @@ require_venv() {
   local version
   version=$("$python" -c 'import sys; print(sys.version)')
   if [[ -x $venv/bin/python && $(cat "$venv/made-by" 2>/dev/null) == "$version" ]]; then return 0; fi
-  say "making the Python environment .dev/venv (about 15 MB)"
+  say "making the Python environment .dev/venv (about 25 MB)"
   rm -rf "$venv"
   "$python" -m venv "$venv"
   printf '%s\n' "$version" >"$venv/made-by"
