@@ -10,11 +10,11 @@
 namespace flashmla {
 
 struct AppendKvParams {
-  ConstTensorView latent{};        // [T' >= T, d_v], free row stride, last dimension contiguous, the cache's dtype
-  ConstTensorView rope{};          // [T'' >= T, d_rope], as above; left out when the model has no RoPE part
+  ConstTensorView latent{};  // [T' >= T, d_v], free row stride, last dimension contiguous, the cache's dtype
+  ConstTensorView rope{};    // [T'' >= T, d_rope], as above; left out when the model has no RoPE part
   // int64 [T]: page * page_size + place in the page; negative: skip this token. T governs, the inputs may be longer.
   ConstTensorView slot_mapping{};
-  TensorView kv_cache{};           // [pages, page, d_v + d_rope] or [pages, page, 1, d_v + d_rope]
+  TensorView kv_cache{};  // [pages, page, d_v + d_rope] or [pages, page, 1, d_v + d_rope]
   KvFormat kv_format = KvFormat::kFromDType;
 };
 

@@ -1,8 +1,8 @@
 // Decode attention over a paged latent cache: the core operation.
 //
 // Symbols: b requests, s_q query tokens of a request, h_q query heads, h_kv KV heads (1 in MLA; h_kv divides h_q and
-// head h reads KV head h / (h_q / h_kv)), d_v = latent_dim (512), d_qk = latent_dim + rope_dim (576), page = tokens a page.
-// K is a whole cache row; V is its first d_v values. See docs/math.md.
+// head h reads KV head h / (h_q / h_kv)), d_v = latent_dim (512), d_qk = latent_dim + rope_dim (576), page = tokens a
+// page. K is a whole cache row; V is its first d_v values. See docs/math.md.
 #pragma once
 
 #include <cstdint>
@@ -33,12 +33,13 @@ struct DecodeOptions {
 inline constexpr int32_t kMaxSplits = 64;
 
 struct DecodeParams {
-  // [b, s_q, h_q, d_qk], or [total_q, h_q, d_qk] with cu_seqlens_q. fp32, fp16 or bf16, the cache's dtype. Last dimension
-  // contiguous, every other stride a multiple of 16 bytes, base 16-byte aligned.
+  // [b, s_q, h_q, d_qk], or [total_q, h_q, d_qk] with cu_seqlens_q. fp32, fp16 or bf16, the cache's dtype. Last
+  // dimension contiguous, every other stride a multiple of 16 bytes, base 16-byte aligned.
   ConstTensorView q{};
   // Optional [b, s_q, h_q, rope_dim] or [total_q, h_q, rope_dim]: the RoPE part on its own; `q` then holds [.., d_v].
   ConstTensorView q_rope{};
-  // [pages, page, h_kv, d_qk]; strides as for q, the page stride may span other layers. `pages` may be 0 if all lengths are.
+  // [pages, page, h_kv, d_qk]; strides as for q, the page stride may span other layers. `pages` may be 0 if all lengths
+  // are.
   ConstTensorView kv_cache{};
   ConstTensorView page_table{};    // int32 [b, width], free row stride; entries past a length are never used
   ConstTensorView seq_lens{};      // int32 [b], cached tokens including the new ones; 0 is legal
@@ -59,8 +60,8 @@ struct DecodeParams {
 // The sizes of a call, without pointers: what kernel choice and workspace depend on.
 struct DecodeShape {
   int64_t batch = 0;
-  int64_t seq_q = 0;      // query tokens of each request; with ragged q: total_q, the most that one request may have
-  int64_t total_q = 0;    // query tokens of all requests
+  int64_t seq_q = 0;    // query tokens of each request; with ragged q: total_q, the most that one request may have
+  int64_t total_q = 0;  // query tokens of all requests
   int64_t heads_q = 0;
   int64_t heads_kv = 1;
   int64_t latent_dim = 512;
@@ -93,7 +94,8 @@ FLASHMLA_API Result<KernelChoice> explain_decode(const DecodeShape& shape, const
 
 // Runs the attention. Allocates nothing, keeps no state; thread-safe with distinct workspaces and outputs.
 // Errors: kInvalidArgument (shapes, strides, dtypes, alignment, scale), kUnsupported (names the missing feature),
-// kOutOfRange (CPU: a length below 0 or above width * page, a used page id outside the cache), kWorkspaceTooSmall, kNotFound.
+// kOutOfRange (CPU: a length below 0 or above width * page, a used page id outside the cache), kWorkspaceTooSmall,
+// kNotFound.
 FLASHMLA_API Status decode(const DecodeParams& params, Workspace workspace, const Context& context = {});
 
 }  // namespace flashmla

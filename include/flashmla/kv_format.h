@@ -10,7 +10,7 @@
 namespace flashmla {
 
 enum class KvFormat : int32_t {
-  kFromDType = 0,   // the plain format of the cache tensor's dtype
+  kFromDType = 0,  // the plain format of the cache tensor's dtype
   kBF16 = 1,
   kFP16 = 2,
   kFP32 = 3,
@@ -21,10 +21,10 @@ enum class KvFormat : int32_t {
 
 struct KvFormatInfo {
   KvFormat format;
-  const char* name;       // as in error texts, the command line and Python
-  DType element;          // dtype of the cache tensor
-  bool plain;             // a cache row is latent_dim + rope_dim elements and nothing else
-  bool implemented;       // some back end of this library computes it today
+  const char* name;  // as in error texts, the command line and Python
+  DType element;     // dtype of the cache tensor
+  bool plain;        // a cache row is latent_dim + rope_dim elements and nothing else
+  bool implemented;  // some back end of this library computes it today
 };
 
 // Every format that the library knows, implemented or not.

@@ -54,8 +54,7 @@ struct BasicTensorView {
   }
 
   operator BasicTensorView<const void>() const  // NOLINT(google-explicit-constructor)
-    requires(!std::is_const_v<Void>)
-  {
+      requires(!std::is_const_v<Void>) {
     return {data, dtype, ndim, shape, stride};
   }
 };

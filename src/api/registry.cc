@@ -6,7 +6,7 @@
 
 #include "core/guard.h"
 #include "core/text.h"
-//CPU #include "cpu/backend.h"
+#include "cpu/backend.h"
 #include "reference/backend.h"
 
 namespace flashmla {
@@ -16,12 +16,12 @@ namespace {
 using BackendList = std::vector<const Backend*>;
 
 struct Registry {
-  std::mutex mutex;                          // held by writers only: readers take the published list
+  std::mutex mutex;  // held by writers only: readers take the published list
   std::atomic<const BackendList*> published{nullptr};
 
   Registry() {
     add(make_reference_backend());
-//CPU     add(make_cpu_backend());
+    add(make_cpu_backend());
   }
 
   // Lists and back ends live until the process ends: a reader may hold either at any time.

@@ -19,9 +19,9 @@ Status no_backend_for(DeviceType type);
 Status wrong_device(const Backend& backend, DeviceType type);
 
 // Asks the back ends of the context's device, highest priority first, and returns the first answer that is not
-// kUnsupported; when all refuse, the first refusal. A back end that the context or FLASHMLA_BACKEND names is asked alone.
-// One of priority 0 (the oracle) is only run by name: a refusal never turns into a slow path. `ask(backend)` returns a
-// Status or a Result.
+// kUnsupported; when all refuse, the first refusal. A back end that the context or FLASHMLA_BACKEND names is asked
+// alone. One of priority 0 (the oracle) is only run by name: a refusal never turns into a slow path. `ask(backend)`
+// returns a Status or a Result.
 template <class Ask>
 auto ask_backends(const Context& context, const Ask& ask) -> decltype(ask(std::declval<const Backend&>())) {
   const std::string_view name = context.backend.empty() ? env_backend() : context.backend;
@@ -32,8 +32,10 @@ auto ask_backends(const Context& context, const Ask& ask) -> decltype(ask(std::d
     return ask(*backend);
   }
   const auto code = [](const auto& answer) {
-    if constexpr (requires { answer.code(); }) return answer.code();
-    else return answer.status().code();
+    if constexpr (requires { answer.code(); })
+      return answer.code();
+    else
+      return answer.status().code();
   };
   std::optional<decltype(ask(std::declval<const Backend&>()))> refusal;
   for (const Backend* backend : registered_backends()) {

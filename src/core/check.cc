@@ -88,8 +88,9 @@ Status check_view(std::string_view argument, const ConstTensorView& view, std::i
   const auto address = reinterpret_cast<uintptr_t>(view.data);
   const int64_t alignment = rules.rows_aligned ? kRowAlignment : dtype_bytes(view.dtype);
   if (alignment > 0 && address % static_cast<uintptr_t>(alignment) != 0) {
-    return invalid(argument, concat("a base address that is ", address % static_cast<uintptr_t>(alignment),
-                                    " bytes past a multiple of ", alignment),
+    return invalid(argument,
+                   concat("a base address that is ", address % static_cast<uintptr_t>(alignment),
+                          " bytes past a multiple of ", alignment),
                    concat("a base address aligned to ", alignment, " bytes"));
   }
   return {};

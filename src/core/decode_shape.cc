@@ -64,7 +64,8 @@ Status check_query_side(const DecodeParams& params, const DecodeShape& shape) {
     const DimWant heads{"h_q", shape.heads_q};
     FLASHMLA_RETURN_IF_ERROR(check_view("q", params.q, {tokens, heads, {split ? "d_v" : "d_qk", q_width}}, kInput));
     if (split) {
-      FLASHMLA_RETURN_IF_ERROR(check_view("q_rope", params.q_rope, {tokens, heads, {"d_rope", shape.rope_dim}}, kInput));
+      FLASHMLA_RETURN_IF_ERROR(
+          check_view("q_rope", params.q_rope, {tokens, heads, {"d_rope", shape.rope_dim}}, kInput));
     }
     FLASHMLA_RETURN_IF_ERROR(check_view("out", params.out, {tokens, heads, {"d_v", shape.latent_dim}}, kOutput));
     if (params.lse.given()) FLASHMLA_RETURN_IF_ERROR(check_view("lse", params.lse, {heads, tokens}, kLse));
@@ -73,7 +74,8 @@ Status check_query_side(const DecodeParams& params, const DecodeShape& shape) {
   const DimWant batch{"b", shape.batch};
   const DimWant tokens{"s_q", shape.seq_q};
   const DimWant heads{"h_q", shape.heads_q};
-  FLASHMLA_RETURN_IF_ERROR(check_view("q", params.q, {batch, tokens, heads, {split ? "d_v" : "d_qk", q_width}}, kInput));
+  FLASHMLA_RETURN_IF_ERROR(
+      check_view("q", params.q, {batch, tokens, heads, {split ? "d_v" : "d_qk", q_width}}, kInput));
   if (split) {
     FLASHMLA_RETURN_IF_ERROR(
         check_view("q_rope", params.q_rope, {batch, tokens, heads, {"d_rope", shape.rope_dim}}, kInput));
@@ -84,10 +86,10 @@ Status check_query_side(const DecodeParams& params, const DecodeShape& shape) {
 }
 
 Status check_cache_side(const DecodeParams& params, const DecodeShape& shape) {
-  FLASHMLA_RETURN_IF_ERROR(check_view("kv_cache", params.kv_cache,
-                                      {{"pages", kAny}, {"page", kAny}, {"h_kv", kAny},
-                                       {"d_qk", shape.latent_dim + shape.rope_dim}},
-                                      {.last_contiguous = true, .rows_aligned = true}));
+  FLASHMLA_RETURN_IF_ERROR(
+      check_view("kv_cache", params.kv_cache,
+                 {{"pages", kAny}, {"page", kAny}, {"h_kv", kAny}, {"d_qk", shape.latent_dim + shape.rope_dim}},
+                 {.last_contiguous = true, .rows_aligned = true}));
   FLASHMLA_RETURN_IF_ERROR(check_dtype("page_table", params.page_table, DType::kInt32));
   FLASHMLA_RETURN_IF_ERROR(
       check_view("page_table", params.page_table, {{"b", shape.batch}, {"width", kAny}}, {.last_contiguous = true}));
@@ -154,10 +156,14 @@ Status check_decode_sizes(const DecodeShape& shape, const DecodeOptions& options
     int64_t least;
   };
   const Size sizes[] = {
-      {"shape.batch", shape.batch, 0},           {"shape.seq_q", shape.seq_q, 0},
-      {"shape.heads_q", shape.heads_q, 1},       {"shape.heads_kv", shape.heads_kv, 1},
-      {"shape.latent_dim", shape.latent_dim, 1}, {"shape.rope_dim", shape.rope_dim, 0},
-      {"shape.page_size", shape.page_size, 1},   {"shape.pages", shape.pages, 0},
+      {"shape.batch", shape.batch, 0},
+      {"shape.seq_q", shape.seq_q, 0},
+      {"shape.heads_q", shape.heads_q, 1},
+      {"shape.heads_kv", shape.heads_kv, 1},
+      {"shape.latent_dim", shape.latent_dim, 1},
+      {"shape.rope_dim", shape.rope_dim, 0},
+      {"shape.page_size", shape.page_size, 1},
+      {"shape.pages", shape.pages, 0},
       {"shape.table_width", shape.table_width, 0},
   };
   for (const Size& size : sizes) {
@@ -174,7 +180,8 @@ Status check_decode_sizes(const DecodeShape& shape, const DecodeOptions& options
   FLASHMLA_RETURN_IF_ERROR(check_heads(shape.heads_q, shape.heads_kv));
   const KvFormatInfo* format = kv_format_info(shape.kv_format);
   if (format == nullptr) {
-    return invalid("shape.kv_format", concat(static_cast<int32_t>(shape.kv_format)), "a format of flashmla/kv_format.h");
+    return invalid("shape.kv_format", concat(static_cast<int32_t>(shape.kv_format)),
+                   "a format of flashmla/kv_format.h");
   }
   if (!format->implemented) return unsupported("shape.kv_format", format->name, "bf16, fp16, fp32");
   if (shape.dtype != format->element) {

@@ -13,7 +13,8 @@ Status check_append_input(std::string_view argument, const ConstTensorView& view
   FLASHMLA_RETURN_IF_ERROR(check_dtype(argument, view, shape.dtype));
   FLASHMLA_RETURN_IF_ERROR(check_view(argument, view, {{"T", kAny}, width}, {.last_contiguous = true}));
   if (view.shape[0] >= shape.tokens) return {};
-  return invalid(argument, concat("shape ", shape_text(view)), concat("at least T = ", shape.tokens, " rows (slot_mapping's length)"));
+  return invalid(argument, concat("shape ", shape_text(view)),
+                 concat("at least T = ", shape.tokens, " rows (slot_mapping's length)"));
 }
 
 }  // namespace
@@ -33,7 +34,8 @@ Result<AppendShape> append_shape(const AppendKvParams& params) {
   const DimWant width{"d_v + d_rope", shape.latent_dim + shape.rope_dim};
   constexpr ViewRules kCache{.last_contiguous = true, .written = true};
   if (cache.ndim == 4) {
-    FLASHMLA_RETURN_IF_ERROR(check_view("kv_cache", cache, {{"pages", kAny}, {"page", kAny}, {"h_kv", 1}, width}, kCache));
+    FLASHMLA_RETURN_IF_ERROR(
+        check_view("kv_cache", cache, {{"pages", kAny}, {"page", kAny}, {"h_kv", 1}, width}, kCache));
   } else {
     FLASHMLA_RETURN_IF_ERROR(check_view("kv_cache", cache, {{"pages", kAny}, {"page", kAny}, width}, kCache));
   }
@@ -71,7 +73,8 @@ Result<MergeShape> merge_shape(const MergeStatesParams& params) {
   const DimWant heads{"heads", shape.heads};
   const auto check_out = [&](std::string_view argument, const ConstTensorView& view, bool written) -> Status {
     FLASHMLA_RETURN_IF_ERROR(check_dtype(argument, view, shape.dtype));
-    return check_view(argument, view, {tokens, heads, {"width", shape.width}}, {.last_contiguous = true, .written = written});
+    return check_view(argument, view, {tokens, heads, {"width", shape.width}},
+                      {.last_contiguous = true, .written = written});
   };
   const auto check_lse = [&](std::string_view argument, const ConstTensorView& view, bool written) -> Status {
     FLASHMLA_RETURN_IF_ERROR(check_dtype(argument, view, DType::kFloat32));

@@ -10,9 +10,7 @@ namespace flashmla {
 
 namespace {
 
-int32_t int_at(const ConstTensorView& view, int64_t index) {
-  return static_cast<const int32_t*>(view.data)[index];
-}
+int32_t int_at(const ConstTensorView& view, int64_t index) { return static_cast<const int32_t*>(view.data)[index]; }
 
 }  // namespace
 
@@ -43,9 +41,9 @@ Status HostDecode::check_lengths() const {
   for (int64_t i = 0; i < shape_.batch; ++i) {
     const int64_t length = int_at(params_.seq_lens, i);
     if (length < 0 || length > capacity) {
-      return out_of_range(concat("seq_lens[", i, "]"), length,
-                          concat("0 .. ", capacity, " (page_table width ", shape_.table_width, " * page ",
-                                 shape_.page_size, ")"));
+      return out_of_range(
+          concat("seq_lens[", i, "]"), length,
+          concat("0 .. ", capacity, " (page_table width ", shape_.table_width, " * page ", shape_.page_size, ")"));
     }
     const int64_t used = (length + shape_.page_size - 1) / shape_.page_size;
     for (int64_t p = 0; p < used; ++p) {
@@ -82,9 +80,8 @@ int64_t HostDecode::first_padded_token() const {
 
 int64_t HostDecode::query_offset(const ConstTensorView& view, int64_t index, const HostRequest& request, int64_t token,
                                  int64_t head) const {
-  const int64_t elements =
-      shape_.ragged_q ? (request.first_token + token) * view.stride[0] + head * view.stride[1]
-                      : index * view.stride[0] + token * view.stride[1] + head * view.stride[2];
+  const int64_t elements = shape_.ragged_q ? (request.first_token + token) * view.stride[0] + head * view.stride[1]
+                                           : index * view.stride[0] + token * view.stride[1] + head * view.stride[2];
   return elements * dtype_bytes(view.dtype);
 }
 
@@ -106,18 +103,19 @@ std::byte* HostDecode::out(int64_t index, const HostRequest& request, int64_t to
 float* HostDecode::lse(int64_t index, const HostRequest& request, int64_t token, int64_t head) const {
   const TensorView& view = params_.lse;
   if (!view.given()) return nullptr;
-  const int64_t offset = shape_.ragged_q
-                             ? head * view.stride[0] + (request.first_token + token) * view.stride[1]
-                             : index * view.stride[0] + head * view.stride[1] + token * view.stride[2];
+  const int64_t offset = shape_.ragged_q ? head * view.stride[0] + (request.first_token + token) * view.stride[1]
+                                         : index * view.stride[0] + head * view.stride[1] + token * view.stride[2];
   return static_cast<float*>(view.data) + offset;
 }
 
-const std::byte* HostDecode::key(int64_t index, int64_t position, int64_t head_kv) const {
+KeyRows HostDecode::key_rows(int64_t index, int64_t head_kv) const {
   const ConstTensorView& cache = params_.kv_cache;
-  const auto* table = static_cast<const int32_t*>(params_.page_table.data);
-  const int64_t page = table[index * params_.page_table.stride[0] + position / shape_.page_size];
-  const int64_t offset = page * cache.stride[0] + (position % shape_.page_size) * cache.stride[1] + head_kv * cache.stride[2];
-  return static_cast<const std::byte*>(cache.data) + offset * dtype_bytes(cache.dtype);
+  const int64_t bytes = dtype_bytes(cache.dtype);
+  return {.table = static_cast<const int32_t*>(params_.page_table.data) + index * params_.page_table.stride[0],
+          .base = static_cast<const std::byte*>(cache.data) + head_kv * cache.stride[2] * bytes,
+          .page_stride = cache.stride[0] * bytes,
+          .token_stride = cache.stride[1] * bytes,
+          .page_size = shape_.page_size};
 }
 
 float HostDecode::empty_lse() const {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/key_rows.h"
 #include "flashmla/decode.h"
 
 namespace flashmla {
@@ -23,6 +24,8 @@ class HostDecode {
 
   const DecodeShape& shape() const { return shape_; }
   int64_t group() const { return shape_.heads_q / shape_.heads_kv; }
+  float softmax_scale() const { return params_.softmax_scale; }
+  int32_t splits() const { return params_.options.splits; }
   HostRequest request(int64_t index) const;
   // Keys that query token `token` of the request sees, counted from key 0.
   int64_t visible_keys(const HostRequest& request, int64_t token) const;
@@ -34,7 +37,7 @@ class HostDecode {
   const std::byte* q_rope(int64_t index, const HostRequest& request, int64_t token, int64_t head) const;
   std::byte* out(int64_t index, const HostRequest& request, int64_t token, int64_t head) const;
   float* lse(int64_t index, const HostRequest& request, int64_t token, int64_t head) const;  // nullptr: not wanted
-  const std::byte* key(int64_t index, int64_t position, int64_t head_kv) const;
+  KeyRows key_rows(int64_t index, int64_t head_kv) const;
 
   float empty_lse() const;
 

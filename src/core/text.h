@@ -32,7 +32,8 @@ inline Status invalid(std::string_view argument, std::string_view got, std::stri
 }
 
 inline Status unsupported(std::string_view argument, std::string_view got, std::string_view supported) {
-  return {StatusCode::kUnsupported, concat(argument, ": got ", got, ", which is not supported here; supported: ", supported)};
+  return {StatusCode::kUnsupported,
+          concat(argument, ": got ", got, ", which is not supported here; supported: ", supported)};
 }
 
 inline Status out_of_range(std::string_view element, int64_t got, std::string_view want) {
@@ -42,8 +43,7 @@ inline Status out_of_range(std::string_view element, int64_t got, std::string_vi
 }  // namespace flashmla
 
 // Returns the Status of `expression` from the enclosing function unless it is ok.
-#define FLASHMLA_RETURN_IF_ERROR(expression)                      \
-  do {                                                            \
-    if (::flashmla::Status status_ = (expression); !status_.ok()) \
-      return status_;                                             \
+#define FLASHMLA_RETURN_IF_ERROR(expression)                                      \
+  do {                                                                            \
+    if (::flashmla::Status status_ = (expression); !status_.ok()) return status_; \
   } while (false)

@@ -40,7 +40,10 @@ class Row {
  public:
   // `scratch`: d_qk + d_v doubles.
   Row(const HostDecode& call, double scale, double* scratch)
-      : call_(call), scale_(scale), query_(scratch), weighted_(scratch + call.shape().latent_dim + call.shape().rope_dim) {}
+      : call_(call),
+        scale_(scale),
+        query_(scratch),
+        weighted_(scratch + call.shape().latent_dim + call.shape().rope_dim) {}
 
   void run(int64_t index, const HostRequest& request, int64_t token, int64_t head) {
     const DecodeShape& shape = call_.shape();
@@ -52,7 +55,8 @@ class Row {
     most_ = -kInf;
     total_ = 0;
     const int64_t visible = call_.visible_keys(request, token);
-    for (int64_t k = 0; k < visible; ++k) add_key(call_.key(index, k, head / call_.group()));
+    const KeyRows keys = call_.key_rows(index, head / call_.group());
+    for (int64_t k = 0; k < visible; ++k) add_key(keys.at(k));
     if (most_ == -kInf) {
       call_.write_empty(index, request, token, head);
       return;
@@ -112,9 +116,12 @@ void decode_rows(const HostDecode& call, double scale, double* scratch) {
 
 template <class T>
 void merge_row(const MergeStatesParams& params, const MergeShape& shape, int64_t t, int64_t h) {
-  const auto lse_at = [&](const auto& view) { return static_cast<const float*>(view.data) + h * view.stride[0] + t * view.stride[1]; };
+  const auto lse_at = [&](const auto& view) {
+    return static_cast<const float*>(view.data) + h * view.stride[0] + t * view.stride[1];
+  };
   const auto out_at = [&](const auto& view) {
-    return static_cast<const std::byte*>(view.data) + (t * view.stride[0] + h * view.stride[1]) * dtype_bytes(shape.dtype);
+    return static_cast<const std::byte*>(view.data) +
+           (t * view.stride[0] + h * view.stride[1]) * dtype_bytes(shape.dtype);
   };
   const double lse_a = *lse_at(params.lse_a);
   const double lse_b = *lse_at(params.lse_b);
@@ -147,11 +154,13 @@ class ReferenceBackend final : public Backend {
     return KernelChoice{"reference", "reference_scalar", "asked for by name: the double-precision oracle, one thread"};
   }
 
-  Result<int64_t> decode_workspace_bytes(const DecodeShape& shape, const DecodeOptions&, const Context&) const override {
+  Result<int64_t> decode_workspace_bytes(const DecodeShape& shape, const DecodeOptions&,
+                                         const Context&) const override {
     return static_cast<int64_t>(sizeof(double)) * (2 * shape.latent_dim + shape.rope_dim);
   }
 
-  Status decode(const DecodeParams& params, const DecodeShape& shape, Workspace workspace, const Context&) const override {
+  Status decode(const DecodeParams& params, const DecodeShape& shape, Workspace workspace,
+                const Context&) const override {
     const Result<HostDecode> call = HostDecode::make(params, shape);
     if (!call.ok()) return call.status();
     visit_dtype(shape.dtype, [&](auto element) {
@@ -168,9 +177,10 @@ class ReferenceBackend final : public Backend {
     const int64_t bytes = dtype_bytes(shape.dtype);
     for (int64_t t = 0; t < shape.tokens; ++t) {
       if (slots[t] < 0) continue;
-      auto* row = static_cast<std::byte*>(params.kv_cache.data) +
-                  (slots[t] / shape.page_size * params.kv_cache.stride[0] +
-                   slots[t] % shape.page_size * params.kv_cache.stride[1]) * bytes;
+      auto* row =
+          static_cast<std::byte*>(params.kv_cache.data) + (slots[t] / shape.page_size * params.kv_cache.stride[0] +
+                                                           slots[t] % shape.page_size * params.kv_cache.stride[1]) *
+                                                              bytes;
       const auto* latent = static_cast<const std::byte*>(params.latent.data) + t * params.latent.stride[0] * bytes;
       for (int64_t d = 0; d < shape.latent_dim * bytes; ++d) row[d] = latent[d];
       if (shape.rope_dim == 0) continue;

@@ -1,0 +1,270 @@
+// The schedule. A unit is one row tile of one request and KV head; an item is one key split of a unit. Units are walked
+// in waves: a wave is a run of units whose split items fit into the workspace's slots. Threads take a wave's items one
+// by one; then they merge the units that were split, in the order of the splits. Which thread does what never shows in
+// the bits: an item's result depends on the item alone.
+#include "cpu/decode.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+
+#include "core/float16.h"
+#include "cpu/thread_pool.h"
+#include "sched/split.h"
+
+namespace flashmla {
+
+namespace {
+
+struct Unit {
+  int64_t index = 0;  // of the request
+  int64_t head_kv = 0;
+  int64_t tile = 0;
+  HostRequest request{};
+  RowTiles tiles{};
+  SplitPlan plan{};
+};
+
+class Schedule {
+ public:
+  Schedule(const HostDecode& call, const DecodeKernel& kernel, const DecodeLayout& layout, std::byte* workspace)
+      : call_(call),
+        kernel_(kernel),
+        layout_(layout),
+        scratch_(workspace),
+        slots_(workspace + layout.threads * layout.scratch.bytes) {}
+
+  void run() {
+    Unit unit = first_unit();
+    while (!done(unit)) {
+      wave_begin_ = unit;
+      int64_t slots = 0;
+      items_ = 0;
+      while (!done(unit) && slots + slots_of(unit) <= layout_.slots) {
+        slots += slots_of(unit);
+        items_ += unit.plan.splits;
+        advance(unit);
+      }
+      wave_end_ = unit;
+      next_item_.store(0, std::memory_order_relaxed);
+      const auto workers = static_cast<int32_t>(std::min<int64_t>(layout_.threads, items_));
+      run_workers(workers, [this](int32_t worker) { run_items(worker); });
+      if (slots == 0) continue;
+      next_merge_.store(0, std::memory_order_relaxed);
+      run_workers(layout_.threads, [this](int32_t) { run_merges(); });
+    }
+  }
+
+ private:
+  static constexpr int32_t kMergeRows = 8;  // rows of a unit that one thread merges at a time
+
+  static int64_t slots_of(const Unit& unit) { return unit.plan.splits > 1 ? unit.plan.splits : 0; }
+
+  // --- walking the units: requests, then KV heads, then row tiles ---
+
+  Unit first_unit() const {
+    Unit unit;
+    enter_request(unit);
+    return unit;
+  }
+  bool done(const Unit& unit) const { return unit.index >= call_.shape().batch; }
+
+  // Skips requests without query tokens.
+  void enter_request(Unit& unit) const {
+    for (; !done(unit); ++unit.index) {
+      unit.request = call_.request(unit.index);
+      unit.tiles = RowTiles::of(unit.request.seq_q * call_.group());
+      unit.plan = plan_splits(unit.request.seq_len, call_.splits());
+      if (unit.tiles.tiles > 0) return;
+    }
+  }
+  void advance(Unit& unit) const {
+    if (++unit.tile < unit.tiles.tiles) return;
+    unit.tile = 0;
+    if (++unit.head_kv < call_.shape().heads_kv) return;
+    unit.head_kv = 0;
+    ++unit.index;
+    enter_request(unit);
+  }
+
+  ItemShape item_shape(const Unit& unit) const {
+    ItemShape shape = layout_.item;
+    const int64_t total = unit.request.seq_q * call_.group();
+    shape.rows = static_cast<int32_t>(std::min<int64_t>(unit.tiles.rows, total - unit.tile * unit.tiles.rows));
+    shape.padded_rows = static_cast<int32_t>(round_up(shape.rows, kRowPad));
+    shape.score_scale = call_.softmax_scale() * 1.44269504f;  // log2(e)
+    return shape;
+  }
+
+  // Token and head of row `row` of the unit's tile.
+  struct RowPlace {
+    int64_t token;
+    int64_t head;
+  };
+  RowPlace place(const Unit& unit, int32_t row) const {
+    const int64_t flat = unit.tile * unit.tiles.rows + row;
+    return {flat / call_.group(), unit.head_kv * call_.group() + flat % call_.group()};
+  }
+
+  // --- items ---
+
+  void run_items(int32_t worker) {
+    Unit unit = wave_begin_;
+    int64_t unit_item = 0;  // index in the wave of the unit's first item
+    int64_t unit_slot = 0;
+    for (int64_t item = next_item_.fetch_add(1, std::memory_order_relaxed); item < items_;
+         item = next_item_.fetch_add(1, std::memory_order_relaxed)) {
+      while (item >= unit_item + unit.plan.splits) {
+        unit_item += unit.plan.splits;
+        unit_slot += slots_of(unit);
+        advance(unit);
+      }
+      run_item(worker, unit, static_cast<int32_t>(item - unit_item), unit_slot);
+    }
+  }
+
+  void run_item(int32_t worker, const Unit& unit, int32_t split, int64_t unit_slot) {
+    const ItemShape shape = item_shape(unit);
+    std::byte* base = scratch_ + worker * layout_.scratch.bytes;
+    const bool whole = unit.plan.splits == 1;
+    const Partial partial =
+        partial_at(whole ? base + layout_.scratch.partial : slots_ + (unit_slot + split) * layout_.slot_bytes, shape);
+    auto* visible = reinterpret_cast<int64_t*>(base + layout_.scratch.row_limits);
+    const auto most = set_rows(unit, shape, base, visible);
+    KeyRange range = unit.plan.range(split);
+    range.end = std::min(range.end, most);
+    if (range.begin >= range.end) {
+      std::fill_n(partial.m, shape.padded_rows, -INFINITY);
+      std::fill_n(partial.l, shape.padded_rows, 0.0f);
+    } else {
+      attend_range(shape, base, visible, call_.key_rows(unit.index, unit.head_kv), range, partial);
+    }
+    if (whole) {
+      for (int32_t row = 0; row < shape.rows; ++row) write_row(unit, shape, row, &partial, 1);
+    }
+  }
+
+  // Addresses of the rows' queries and the keys that each row sees; returns the most that any sees.
+  int64_t set_rows(const Unit& unit, const ItemShape& shape, std::byte* base, int64_t* visible) const {
+    auto* latent = reinterpret_cast<const std::byte**>(base + layout_.scratch.query_addresses);
+    auto** rope = latent + kMaxTileRows;
+    int64_t most = 0;
+    for (int32_t row = 0; row < shape.rows; ++row) {
+      const auto [token, head] = place(unit, row);
+      latent[row] = call_.q_latent(unit.index, unit.request, token, head);
+      rope[row] = call_.q_rope(unit.index, unit.request, token, head);
+      visible[row] = call_.visible_keys(unit.request, token);
+      most = std::max(most, visible[row]);
+    }
+    return most;
+  }
+
+  void attend_range(const ItemShape& shape, std::byte* base, const int64_t* visible, const KeyRows& keys,
+                    KeyRange range, const Partial& partial) const {
+    const ScratchLayout& at = layout_.scratch;
+    const Scratch scratch{
+        base + at.queries, reinterpret_cast<float*>(base + at.scores),  base + at.weights,
+        base + at.rows,    reinterpret_cast<float*>(base + at.rescale), reinterpret_cast<int32_t*>(base + at.visible)};
+    auto* latent = reinterpret_cast<const std::byte**>(base + at.query_addresses);
+    kernel_.load_queries(shape, scratch, latent, latent + kMaxTileRows);
+    for (int64_t first = range.begin; first < range.end; first += kBlockKeys) {
+      const auto count = static_cast<int32_t>(std::min<int64_t>(kBlockKeys, range.end - first));
+      kernel_.attend(shape, scratch, keys, first, count, visible, first == range.begin, partial);
+    }
+  }
+
+  // --- merging the splits of a unit and writing its rows ---
+
+  void run_merges() {
+    int64_t task = 0;
+    int64_t mine = next_merge_.fetch_add(1, std::memory_order_relaxed);
+    int64_t unit_slot = 0;
+    for (Unit unit = wave_begin_;
+         unit.index != wave_end_.index || unit.head_kv != wave_end_.head_kv || unit.tile != wave_end_.tile;
+         advance(unit)) {
+      if (slots_of(unit) == 0) continue;
+      const ItemShape shape = item_shape(unit);
+      for (int32_t row = 0; row < shape.rows; row += kMergeRows, ++task) {
+        if (task != mine) continue;
+        merge_rows(unit, shape, row, std::min(shape.rows, row + kMergeRows), unit_slot);
+        mine = next_merge_.fetch_add(1, std::memory_order_relaxed);
+      }
+      unit_slot += unit.plan.splits;
+    }
+  }
+
+  void merge_rows(const Unit& unit, const ItemShape& shape, int32_t begin, int32_t end, int64_t unit_slot) const {
+    Partial parts[kMaxSplits];
+    for (int32_t s = 0; s < unit.plan.splits; ++s) {
+      parts[s] = partial_at(slots_ + (unit_slot + s) * layout_.slot_bytes, shape);
+    }
+    for (int32_t row = begin; row < end; ++row) write_row(unit, shape, row, parts, unit.plan.splits);
+  }
+
+  // out = sum_s 2^(m_s - M) o_s / sum_s 2^(m_s - M) l_s, a stretch of columns at a time.
+  void write_row(const Unit& unit, const ItemShape& shape, int32_t row, const Partial* parts, int32_t count) const {
+    const auto [token, head] = place(unit, row);
+    float most = -INFINITY;
+    for (int32_t s = 0; s < count; ++s) most = std::fmax(most, parts[s].m[row]);
+    float weight[kMaxSplits];
+    bool seen[kMaxSplits];  // o of a split that saw no key was never written
+    float total = 0;
+    for (int32_t s = 0; s < count; ++s) {
+      seen[s] = !(parts[s].l[row] == 0);
+      weight[s] = seen[s] ? std::exp2(parts[s].m[row] - most) : 0;
+      if (seen[s]) total += weight[s] * parts[s].l[row];
+    }
+    if (total == 0) {
+      call_.write_empty(unit.index, unit.request, token, head);
+      return;
+    }
+    std::byte* out = call_.out(unit.index, unit.request, token, head);
+    for (int32_t column = 0; column < shape.latent_dim; column += kColumnPad) {
+      float sum[kColumnPad] = {};
+      for (int32_t s = 0; s < count; ++s) {
+        if (!seen[s]) continue;
+        const float* o = parts[s].o + static_cast<int64_t>(row) * shape.out_stride + column;
+        for (int32_t c = 0; c < kColumnPad; ++c) sum[c] += weight[s] * o[c];
+      }
+      const int32_t width = std::min(kColumnPad, shape.latent_dim - column);
+      store(shape.dtype, out, column, sum, width, total);
+    }
+    if (float* lse = call_.lse(unit.index, unit.request, token, head)) {
+      *lse = static_cast<float>((static_cast<double>(most) + std::log2(static_cast<double>(total))) * M_LN2);
+    }
+  }
+
+  static void store(DType dtype, std::byte* out, int32_t column, const float* sum, int32_t width, float total) {
+    const float inverse = 1.0f / total;
+    for (int32_t c = 0; c < width; ++c) {
+      const float value = sum[c] * inverse;
+      switch (dtype) {
+        case DType::kBFloat16: reinterpret_cast<BFloat16*>(out)[column + c] = from_float<BFloat16>(value); break;
+        case DType::kFloat16: reinterpret_cast<Float16*>(out)[column + c] = from_float<Float16>(value); break;
+        default: reinterpret_cast<float*>(out)[column + c] = value; break;
+      }
+    }
+  }
+
+  const HostDecode& call_;
+  const DecodeKernel& kernel_;
+  const DecodeLayout& layout_;
+  std::byte* scratch_;
+  std::byte* slots_;
+
+  Unit wave_begin_{};
+  Unit wave_end_{};
+  int64_t items_ = 0;
+  std::atomic<int64_t> next_item_{0};
+  std::atomic<int64_t> next_merge_{0};
+};
+
+}  // namespace
+
+void cpu_decode(const HostDecode& call, const DecodeKernel& kernel, const DecodeLayout& layout, std::byte* workspace) {
+  if (call.shape().total_q == 0 || call.shape().batch == 0) return;
+  Schedule(call, kernel, layout, workspace).run();
+}
+
+}  // namespace flashmla

@@ -1,0 +1,66 @@
+// What the scheduler hands to a decode kernel: plain pointers and sizes, no tensors.
+//
+// An item is one row tile (query rows of one request and KV head) over one range of keys. The kernel walks the range in
+// blocks of kBlockKeys and keeps for every row the running maximum m, sum l and un-normalised output o
+// (Flash-Decoding). Scores are kept times log2(e), so that weights are powers of two: p = 2^(s - m).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/key_rows.h"
+#include "flashmla/tensor.h"
+
+namespace flashmla {
+
+inline constexpr int kBlockKeys = 64;     // keys scored, soft-maxed and accumulated at a time
+inline constexpr int kMaxTileRows = 128;  // rows of a tile: 128 heads read each cache line once
+inline constexpr int kRowPad = 16;        // row counts are padded to this: lanes of the widest vector
+
+struct ItemShape {
+  int32_t rows = 0;
+  int32_t padded_rows = 0;  // rows rounded up to kRowPad
+  int32_t latent_dim = 0;
+  int32_t rope_dim = 0;
+  int32_t padded_dim = 0;  // d_qk, or d_v where that is more when rounded up to kColumnPad; a multiple of kColumnPad
+  int32_t out_stride = 0;  // floats from one row of `Partial::o` to the next: d_v rounded up to kColumnPad
+  DType dtype = DType::kBFloat16;
+  float score_scale = 0;  // softmax_scale * log2(e)
+};
+inline constexpr int kColumnPad = 32;
+
+// Running state of the rows of an item, arbitrary before the first block.
+struct Partial {
+  float* m = nullptr;  // [padded_rows]
+  float* l = nullptr;  // [padded_rows]
+  float* o = nullptr;  // [rows][out_stride]
+};
+
+// Buffers of one thread, arbitrary on entry; sizes in ScratchLayout (decode_layout.h).
+struct Scratch {
+  void* queries = nullptr;     // packed by load_queries
+  float* scores = nullptr;     // [kBlockKeys][padded_rows]
+  void* weights = nullptr;     // [kBlockKeys][padded_rows], as the kernel multiplies them
+  std::byte* rows = nullptr;   // [kBlockKeys][padded_dim] widened keys; one zero row follows
+  float* rescale = nullptr;    // [padded_rows]
+  int32_t* visible = nullptr;  // [padded_rows] keys that each row sees, counted from the first key of the block
+};
+
+struct DecodeKernel {
+  const char* name;
+  // Packs the rows' queries (latent and RoPE part by row) into scratch.queries.
+  void (*load_queries)(const ItemShape& shape, const Scratch& scratch, const std::byte* const* latent,
+                       const std::byte* const* rope);
+  // Adds keys [first, first + count) to `partial`; row r sees those below visible[r] (counted from key 0). `fresh`: the
+  // first block of the item. count <= kBlockKeys.
+  void (*attend)(const ItemShape& shape, const Scratch& scratch, const KeyRows& keys, int64_t first, int32_t count,
+                 const int64_t* visible, bool fresh, const Partial& partial);
+};
+
+// By instruction set; `dtype` picks among an instruction set's kernels.
+const DecodeKernel& scalar_kernel(DType dtype);
+const DecodeKernel& avx2_kernel(DType dtype);
+const DecodeKernel& avx512_kernel(DType dtype);
+const DecodeKernel& avx512_bf16_kernel();
+
+}  // namespace flashmla
