@@ -21,16 +21,16 @@ program=build/cpu/cli/flashmla
 command_build() {
   no_more_arguments build "$@"
   mkdir -p "$state"
-  require "${needs_build[@]}" "${needs_test[@]}"
+  require "${needs_build[@]}"
   build_preset cpu
   say "built: $program"
 }
 
-# The program alone: neither GoogleTest nor Python is needed for it.
+# The program alone, for the commands that only run it.
 build_program() {
   mkdir -p "$state"
   require "${needs_build[@]}"
-  build_preset cpu flashmla-cli
+  build_preset cpu flashmla_cli
 }
 
 command_demo() {

@@ -9,8 +9,6 @@ needs_build=(
   "header:CLI/CLI.hpp libcli11-dev"
   "header:fmt/core.h libfmt-dev"
   "header:nlohmann/json.hpp nlohmann-json3-dev"
-)
-needs_test=(
   "header:gtest/gtest.h libgtest-dev"
   "header:gmock/gmock.h libgmock-dev"
   "command:pkg-config pkg-config"

@@ -13,7 +13,7 @@ command_test() {
   results=$state/results
   rm -rf "$results"
   mkdir -p "$results"
-  require "${needs_build[@]}" "${needs_test[@]}"
+  require "${needs_build[@]}"
   pip_require python-build test
   if ((lite)); then export FLASHMLA_TEST_LITE=1; else pip_require torch; fi
 
