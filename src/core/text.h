@@ -1,6 +1,7 @@
 // Building error texts: "argument: got X; want Y; supported: Z".
 #pragma once
 
+#include <locale>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -10,9 +11,18 @@
 
 namespace flashmla {
 
+// Numbers come out the same whatever locale the program has set; exhausted memory throws instead of cutting the text.
+class TextStream : public std::ostringstream {
+ public:
+  TextStream() {
+    imbue(std::locale::classic());
+    exceptions(std::ios_base::badbit);
+  }
+};
+
 template <class... Parts>
 std::string concat(const Parts&... parts) {
-  std::ostringstream out;
+  TextStream out;
   (out << ... << parts);
   return out.str();
 }
@@ -20,7 +30,7 @@ std::string concat(const Parts&... parts) {
 // "[2, 1, 16, 576]"
 template <class Void>
 std::string shape_text(const BasicTensorView<Void>& view) {
-  std::ostringstream out;
+  TextStream out;
   out << '[';
   for (int d = 0; d < view.ndim && d < kMaxDims; ++d) out << (d == 0 ? "" : ", ") << view.shape[d];
   out << ']';

@@ -1,0 +1,62 @@
+# One step of the consumer tests; CMakeLists.txt here passes the variables. Any failing command fails the test.
+function(run)
+  execute_process(COMMAND ${ARGN} COMMAND_ECHO STDOUT COMMAND_ERROR_IS_FATAL ANY)
+endfunction()
+
+# Installs TREE below `prefix`, by way of another folder: what is installed must not know where it was put first.
+function(install_moved tree prefix)
+  file(REMOVE_RECURSE ${prefix} ${prefix}.first)
+  run(${CMAKE_COMMAND} --install ${tree} --prefix ${prefix}.first)
+  file(RENAME ${prefix}.first ${prefix})
+endfunction()
+
+# Configures, builds and runs one consumer project against `prefix`.
+function(build_and_run program prefix build)
+  file(REMOVE_RECURSE ${build})
+  set(compiler -DCMAKE_C_COMPILER=${C})
+  if(program STREQUAL "cpp")
+    set(compiler -DCMAKE_CXX_COMPILER=${CXX})
+  endif()
+  run(${CMAKE_COMMAND} -S ${SOURCE}/tests/consumer/${program} -B ${build} -G ${GENERATOR} ${compiler}
+    -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_FIND_USE_PACKAGE_REGISTRY=OFF)
+  run(${CMAKE_COMMAND} --build ${build})
+  run(${build}/consumer)
+endfunction()
+
+# Builds the C consumer with the compiler alone, told where flashmla is by pkg-config, and runs it.
+function(build_with_pkg_config prefix program)
+  set(ENV{PKG_CONFIG_PATH} ${prefix}/${LIBDIR}/pkgconfig)
+  execute_process(COMMAND ${PKG_CONFIG} --cflags --libs flashmla OUTPUT_VARIABLE flags OUTPUT_STRIP_TRAILING_WHITESPACE
+    COMMAND_ERROR_IS_FATAL ANY)
+  separate_arguments(flags UNIX_COMMAND "${flags}")
+  run(${C} -std=c99 -Wall -Wextra -pedantic -Werror ${SOURCE}/tests/consumer/c/main.c ${flags} -lm -o ${program})
+  run(${CMAKE_COMMAND} -E env LD_LIBRARY_PATH=${prefix}/${LIBDIR} ${program})
+endfunction()
+
+if(STEP STREQUAL "install")
+  install_moved(${TREE} ${PREFIX})
+elseif(STEP STREQUAL "cmake")
+  build_and_run(${PROGRAM} ${PREFIX} ${WORK}/${PROGRAM})
+elseif(STEP STREQUAL "pkg_config")
+  if(NOT PKG_CONFIG)
+    message("skipped: no pkg-config on this machine")
+    return()
+  endif()
+  build_with_pkg_config(${PREFIX} ${WORK}/c_pkg_config)
+elseif(STEP STREQUAL "static")
+  if(NOT "$ENV{FLASHMLA_TEST_FULL}")
+    message("skipped: builds the library again; part of the full run (FLASHMLA_TEST_FULL=1)")
+    return()
+  endif()
+  run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/static-tree -G ${GENERATOR} -DCMAKE_C_COMPILER=${C}
+    -DCMAKE_CXX_COMPILER=${CXX} -DBUILD_SHARED_LIBS=OFF -DFLASHMLA_BUILD_CLI=OFF -DFLASHMLA_BUILD_TESTS=OFF)
+  run(${CMAKE_COMMAND} --build ${WORK}/static-tree)
+  install_moved(${WORK}/static-tree ${WORK}/static-prefix)
+  build_and_run(cpp ${WORK}/static-prefix ${WORK}/static-cpp)
+  build_and_run(c ${WORK}/static-prefix ${WORK}/static-c)
+  if(PKG_CONFIG)
+    build_with_pkg_config(${WORK}/static-prefix ${WORK}/static-c-pkg-config)
+  endif()
+else()
+  message(FATAL_ERROR "no step '${STEP}'")
+endif()
