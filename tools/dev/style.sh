@@ -10,8 +10,8 @@ command_fmt() {
     shift
   fi
   no_more_arguments fmt "$@"
-  require "command:git git"
   pip_require fmt
+  require "command:git git"
   cpp_sources '*.h' '*.cc' '*.cpp' '*.c' '*.cu' '*.cuh' | xargs "$venv/bin/clang-format" "${mode[@]}" ||
     die "sources above differ from clang-format's form; ./dev fmt mends them"
 }

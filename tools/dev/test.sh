@@ -63,7 +63,7 @@ test_python() {
 }
 
 test_docs() {
-  "$venv/bin/python" -m pytest -q -ra --junitxml="$results/docs.xml" tests/docs
+  "$venv/bin/python" -m pytest -q -ra --junitxml="$results/docs.xml" tests/docs tests/tools
 }
 
 test_sanitizer() {

@@ -1,5 +1,5 @@
-// Runs a README snippet's `attend` on a small paged cache and compares it with the formula, in double precision. Built twice:
-// with the C++ snippet, and with the C snippet compiled as C beside it.
+// Runs a README snippet's `attend` on a small paged cache and compares it with the formula, in double precision. Built
+// twice: with the C++ snippet, and with the C snippet compiled as C beside it.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -67,14 +67,16 @@ double row_error(const uint16_t* q, const uint16_t* cache, const uint16_t* out, 
     for (int64_t d = 0; d < kLatent; ++d) sum[d] += weight * from_bf16(key(cache, request, k)[d]);
   }
   double error = 0;
-  for (int64_t d = 0; d < kLatent; ++d) error = std::fmax(error, std::abs(from_bf16(out[row * kLatent + d]) - sum[d] / total));
+  for (int64_t d = 0; d < kLatent; ++d)
+    error = std::fmax(error, std::abs(from_bf16(out[row * kLatent + d]) - sum[d] / total));
   return error;
 }
 
 bool call_attend(const uint16_t* q, const uint16_t* cache, uint16_t* out) {
   auto* workspace = aligned<std::byte>(kWorkspaceBytes);
 #ifdef SNIPPET_IS_C
-  const bool ok = attend(kBatch, kPages, kWidth, q, cache, kTable, kLens, out, workspace, kWorkspaceBytes) == FLASHMLA_OK;
+  const bool ok =
+      attend(kBatch, kPages, kWidth, q, cache, kTable, kLens, out, workspace, kWorkspaceBytes) == FLASHMLA_OK;
   if (!ok) std::fprintf(stderr, "%s\n", flashmla_last_error());
 #else
   const Status status = attend(kBatch, kPages, kWidth, q, cache, kTable, kLens, out, {workspace, kWorkspaceBytes});
@@ -95,7 +97,8 @@ int main() {
   for (int64_t i = 0; i < kPages * kPage * kRow; ++i) cache[i] = kNan;  // what no token owns must not be read
   for (int64_t r = 0; r < kBatch; ++r) {
     for (int64_t k = 0; k < kLens[r]; ++k) {
-      for (int64_t d = 0; d < kRow; ++d) const_cast<uint16_t*>(key(cache, r, k))[d] = bf16((r + 3 * k + 5 * d) % 13 - 6);
+      for (int64_t d = 0; d < kRow; ++d)
+        const_cast<uint16_t*>(key(cache, r, k))[d] = bf16((r + 3 * k + 5 * d) % 13 - 6);
     }
   }
   for (int64_t i = 0; i < kBatch * kHeads * kLatent; ++i) out[i] = kNan;
