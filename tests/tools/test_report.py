@@ -57,6 +57,8 @@ class Report(unittest.TestCase):
     def test_a_stage_that_broke_off_fails(self):
         code, text = self.report([("cpp", 0), ("asan", 1)], cpp=CTEST.format(more=""))
         self.assertEqual((code, self.last_line(text)), (1, "1 passed, 1 failed, 2 skipped"))
+        code, text = self.report([("cpp", 137)], cpp=CTEST.format(more=""))
+        self.assertEqual((code, self.last_line(text)), (1, "1 passed, 1 failed, 2 skipped"))
 
     def test_a_stage_that_ran_nothing_fails(self):
         code, text = self.report([("cpp", 0)], cpp="<testsuite/>")
