@@ -25,7 +25,7 @@ def is_numpy(array: Any) -> bool:
 
 def is_jax(array: Any) -> bool:
     jax = sys.modules.get("jax")
-    return jax is not None and isinstance(array, jax.Array)
+    return jax is not None and bool(isinstance(array, jax.Array))
 
 
 def _type_name(array: Any) -> str:
@@ -143,6 +143,6 @@ class Results:
     def hand_out(self, array: Any) -> Any:
         if not is_jax(self._like) or not is_numpy(array):
             return array
-        import jax
+        import jax  # type: ignore[import-not-found,unused-ignore]
 
         return jax.device_put(array, self._like.device)

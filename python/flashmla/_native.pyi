@@ -23,7 +23,7 @@ def decode(
     backend: str | None,
     isa: str | None,
     threads: int,
-    uint16_is_bf16: bool,
+    uint16_is_bf16: bool = False,
     /,
 ) -> None: ...
 def append_kv(
@@ -35,7 +35,7 @@ def append_kv(
     backend: str | None,
     isa: str | None,
     threads: int,
-    uint16_is_bf16: bool,
+    uint16_is_bf16: bool = False,
     /,
 ) -> None: ...
 def merge_states(
@@ -49,7 +49,7 @@ def merge_states(
     backend: str | None,
     isa: str | None,
     threads: int,
-    uint16_is_bf16: bool,
+    uint16_is_bf16: bool = False,
     /,
 ) -> None: ...
 def explain_decode(

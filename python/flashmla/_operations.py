@@ -165,10 +165,10 @@ def decode(
             return_lse, empty_lse, splits, batch_invariant, backend, isa, threads, dtype, kv_format,
         )  # fmt: skip
     uint16_is_bf16 = reads_uint16_as_bf16(q, dtype)
-    inputs = [
+    inputs = (
         readable("q", q), readable("q_rope", q_rope), readable("kv_cache", kv_cache),
         readable("page_table", page_table), readable("seq_lens", seq_lens), readable("cu_seqlens_q", cu_seqlens_q),
-    ]  # fmt: skip
+    )  # fmt: skip
     results = Results(q)
     q_shape = tuple(getattr(q, "shape", ()))
     out_shape, lse_shape = decode_results(q_shape, cu_seqlens_q is not None, bounded_latent_dim(q_shape, latent_dim))
@@ -263,7 +263,7 @@ def merge_states(
 
         return _torch_ops.merge_states(out_a, lse_a, out_b, lse_b, out, lse, empty_lse, backend, isa, threads, dtype)
     uint16_is_bf16 = reads_uint16_as_bf16(out_a, dtype)
-    inputs = [readable("out_a", out_a), readable("lse_a", lse_a), readable("out_b", out_b), readable("lse_b", lse_b)]
+    inputs = (readable("out_a", out_a), readable("lse_a", lse_a), readable("out_b", out_b), readable("lse_b", lse_b))
     results = Results(out_a)
     if out is None:
         out = results.empty(tuple(getattr(out_a, "shape", (0,))))

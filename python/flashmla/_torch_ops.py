@@ -32,16 +32,26 @@ for _schema in (
     torch.library.define(f"flashmla::{_name}", f"({_signature}", tags=(torch.Tag.pt2_compliant_tag,))
 
 
+def _refuse_gradient(argument: str, tensor: torch.Tensor) -> None:
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            f"{argument}: got a tensor that requires a gradient, but flashmla has no backward; detach it or call "
+            f"flashmla under torch.no_grad()"
+        )
+
+
 def _capsule(argument: str, tensor: torch.Tensor | None) -> Any:
     """The tensor's own memory, for the C++ side. (`Tensor.__dlpack__` does the same in Python, eight times slower.)"""
     if tensor is None:
         return None
+    if tensor.requires_grad:
+        _refuse_gradient(argument, tensor)
+        tensor = tensor.detach()
     if tensor.layout != torch.strided or tensor.is_neg() or tensor.is_conj():
         raise ValueError(f"{argument}: got a sparse, negated or conjugated view; want a plain strided tensor")
-    return torch.utils.dlpack.to_dlpack(tensor.detach())
+    return torch.utils.dlpack.to_dlpack(tensor)  # type: ignore[attr-defined,unused-ignore]
 
 
-@torch.library.impl("flashmla::decode_out", "cpu")
 def _decode_out(
     q: torch.Tensor,
     q_rope: torch.Tensor | None,
@@ -56,11 +66,10 @@ def _decode_out(
     _native.decode(
         _capsule("q", q), _capsule("q_rope", q_rope), _capsule("kv_cache", kv_cache),
         _capsule("page_table", page_table), _capsule("seq_lens", seq_lens), _capsule("cu_seqlens_q", cu_seqlens_q),
-        _capsule("out", out), _capsule("lse", lse), *options, False,
+        _capsule("out", out), _capsule("lse", lse), *options,
     )  # fmt: skip
 
 
-@torch.library.impl("flashmla::decode", "cpu")
 def _decode(q: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
     inputs, options = rest[:5], rest[5:]
     latent_dim = bounded_latent_dim(q.shape, options[2])
@@ -69,7 +78,6 @@ def _decode(q: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return out, lse
 
 
-@torch.library.register_fake("flashmla::decode")
 def _decode_fake(q: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
     cu_seqlens_q, latent_dim = rest[4], rest[7]
     if q.ndim != (4 if cu_seqlens_q is None else 3):
@@ -85,17 +93,15 @@ def _empty_results(
     return q.new_empty(out_shape), q.new_empty(lse_shape, dtype=torch.float32)
 
 
-@torch.library.impl("flashmla::append_kv", "cpu")
 def _append_kv(
     latent: torch.Tensor, rope: torch.Tensor | None, kv_cache: torch.Tensor, slot_mapping: torch.Tensor, *options: Any
 ) -> None:
     _native.append_kv(
         _capsule("latent", latent), _capsule("rope", rope), _capsule("kv_cache", kv_cache),
-        _capsule("slot_mapping", slot_mapping), *options, False,
+        _capsule("slot_mapping", slot_mapping), *options,
     )  # fmt: skip
 
 
-@torch.library.impl("flashmla::merge_states_out", "cpu")
 def _merge_states_out(
     out_a: torch.Tensor,
     lse_a: torch.Tensor,
@@ -107,11 +113,10 @@ def _merge_states_out(
 ) -> None:
     _native.merge_states(
         _capsule("out_a", out_a), _capsule("lse_a", lse_a), _capsule("out_b", out_b), _capsule("lse_b", lse_b),
-        _capsule("out", out), _capsule("lse", lse), *options, False,
+        _capsule("out", out), _capsule("lse", lse), *options,
     )  # fmt: skip
 
 
-@torch.library.impl("flashmla::merge_states", "cpu")
 def _merge_states(
     out_a: torch.Tensor, lse_a: torch.Tensor, out_b: torch.Tensor, lse_b: torch.Tensor, *options: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -120,24 +125,23 @@ def _merge_states(
     return out, lse
 
 
-@torch.library.register_fake("flashmla::merge_states")
 def _merge_states_fake(out_a: torch.Tensor, lse_a: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return out_a.new_empty(out_a.shape), out_a.new_empty(lse_a.shape, dtype=torch.float32)
 
 
-@torch.library.register_fake("flashmla::decode_out")
-@torch.library.register_fake("flashmla::append_kv")
-@torch.library.register_fake("flashmla::merge_states_out")
 def _writes_only(*_: Any) -> None:
     return None
 
 
-def _no_backward(_: Any, *grads: Any) -> None:
-    raise NotImplementedError("flashmla has no backward: detach the inputs or call it under torch.no_grad()")
-
-
-torch.library.register_autograd("flashmla::decode", _no_backward)
-torch.library.register_autograd("flashmla::merge_states", _no_backward)
+for _name, _kernel, _fake in (
+    ("decode", _decode, _decode_fake),
+    ("decode_out", _decode_out, _writes_only),
+    ("append_kv", _append_kv, _writes_only),
+    ("merge_states", _merge_states, _merge_states_fake),
+    ("merge_states_out", _merge_states_out, _writes_only),
+):
+    torch.library.impl(f"flashmla::{_name}", "cpu", _kernel)
+    torch.library.register_fake(f"flashmla::{_name}", _fake)
 
 
 def _check(argument: str, tensor: Any) -> None:
@@ -150,11 +154,7 @@ def _check(argument: str, tensor: Any) -> None:
             f"{argument}: got a tensor on {tensor.device}; this version of flashmla has no CUDA back end and takes "
             f"tensors on the CPU"
         )
-    if tensor.requires_grad and torch.is_grad_enabled():
-        raise ValueError(
-            f"{argument}: got a tensor that requires a gradient, but flashmla has no backward; detach it or call "
-            f"flashmla under torch.no_grad()"
-        )
+    _refuse_gradient(argument, tensor)
 
 
 def _check_dtype(dtype: str | None, tensor: torch.Tensor) -> None:
@@ -214,7 +214,8 @@ def merge_states(
     _check_dtype(dtype, out_a)
     inputs, options = (out_a, lse_a, out_b, lse_b), (empty_lse, backend, isa, threads)
     if out is None and lse is None:
-        return torch.ops.flashmla.merge_states(*inputs, *options)
+        out, lse = torch.ops.flashmla.merge_states(*inputs, *options)
+        return out, lse
     out = out_a.new_empty(out_a.shape) if out is None else out
     lse = out_a.new_empty(lse_a.shape, dtype=torch.float32) if lse is None else lse
     torch.ops.flashmla.merge_states_out(*inputs, out, lse, *options)

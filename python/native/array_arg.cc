@@ -1,5 +1,6 @@
 #include "array_arg.h"
 
+#include <algorithm>
 #include <type_traits>
 
 namespace flashmla::python {
@@ -81,9 +82,16 @@ ArrayArg<Array, View>::ArrayArg(const char* argument, nb::handle array, bool uin
   view_.data = array_.data();
   view_.dtype = element_type(argument, array_.dtype(), uint16_is_bf16);
   view_.ndim = ndim;
+  bool empty = false;
   for (int32_t d = 0; d < ndim; ++d) {
     view_.shape[d] = static_cast<int64_t>(array_.shape(static_cast<size_t>(d)));
     view_.stride[d] = array_.stride(static_cast<size_t>(d));
+    empty = empty || view_.shape[d] == 0;
+  }
+  // Frameworks give an array without elements any strides, NumPy zeros; a row-major one's are as true and pass checks.
+  for (int64_t step = 1, d = ndim - 1; empty && d >= 0; --d) {
+    view_.stride[d] = step;
+    step *= std::max<int64_t>(view_.shape[d], 1);
   }
 }
 

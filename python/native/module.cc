@@ -217,9 +217,17 @@ NB_MODULE(_native, module) {
   using namespace flashmla::python;  // NOLINT(google-build-using-namespace)
   module.doc() = "The C++ side of flashmla; use the functions of the package `flashmla`.";
   module.attr("__version__") = FLASHMLA_VERSION_STRING;
-  module.def("decode", &py_decode);
-  module.def("append_kv", &py_append_kv);
-  module.def("merge_states", &py_merge_states);
+  using namespace nb::literals;  // NOLINT(google-build-using-namespace)
+  module.def("decode", &py_decode, "q"_a.none(), "q_rope"_a.none(), "kv_cache"_a.none(), "page_table"_a.none(),
+             "seq_lens"_a.none(), "cu_seqlens_q"_a.none(), "out"_a.none(), "lse"_a.none(), "softmax_scale"_a,
+             "causal"_a, "latent_dim"_a, "kv_format"_a.none(), "empty_lse"_a, "splits"_a, "batch_invariant"_a,
+             "backend"_a.none(), "isa"_a.none(), "threads"_a, "uint16_is_bf16"_a = false);
+  module.def("append_kv", &py_append_kv, "latent"_a.none(), "rope"_a.none(), "kv_cache"_a.none(),
+             "slot_mapping"_a.none(), "kv_format"_a.none(), "backend"_a.none(), "isa"_a.none(), "threads"_a,
+             "uint16_is_bf16"_a = false);
+  module.def("merge_states", &py_merge_states, "out_a"_a.none(), "lse_a"_a.none(), "out_b"_a.none(), "lse_b"_a.none(),
+             "out"_a.none(), "lse"_a.none(), "empty_lse"_a, "backend"_a.none(), "isa"_a.none(), "threads"_a,
+             "uint16_is_bf16"_a = false);
   module.def("explain_decode", &py_explain_decode);
   module.def("backends", &py_backends);
   module.def("cpu_info", &py_cpu_info);
