@@ -34,12 +34,8 @@ try_wheel() {
   pip_install_with "$clean/venv/bin/python" "$wheel" numpy
   cp tools/dev/try_wheel.py "$clean/"
   (
-    cd "$clean"
-    unset PYTHONPATH
-    PATH=$clean/venv/bin:$PATH
-    python try_wheel.py
-    flashmla info
-    flashmla verify --batch 2 --heads-q 16 --seq-k 200
+    cd "$clean" && unset PYTHONPATH && PATH=$clean/venv/bin:$PATH &&
+      python try_wheel.py && flashmla info && flashmla verify --batch 2 --heads-q 16 --seq-k 200
   ) || die "the wheel does not work in a clean environment: $clean"
   rm -rf "$clean"
 }
