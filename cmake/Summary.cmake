@@ -1,4 +1,4 @@
-# What was configured, in one block.
+# What was configured, in one block. FLASHMLA_CPU_ISAS is set where the sources of back end "cpu" are listed.
 if(FLASHMLA_SANITIZE)
   set(sanitizer ", sanitizer ${FLASHMLA_SANITIZE}")
 endif()
@@ -9,9 +9,6 @@ else()
 endif()
 get_property(isas GLOBAL PROPERTY FLASHMLA_CPU_ISAS)
 list(JOIN isas ", " isas)
-if(NOT isas)
-  set(isas "none: only the reference back end")
-endif()
 message(STATUS "flashmla ${PROJECT_VERSION}
    library    ${library_kind}, ${CMAKE_BUILD_TYPE}${sanitizer}
    compiler   ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}
