@@ -25,7 +25,7 @@ class HostDecode {
   const DecodeShape& shape() const { return shape_; }
   int64_t group() const { return shape_.heads_q / shape_.heads_kv; }
   float softmax_scale() const { return params_.softmax_scale; }
-  int32_t splits() const { return params_.options.splits; }
+  const DecodeOptions& options() const { return params_.options; }
   HostRequest request(int64_t index) const;
   // Keys that query token `token` of the request sees, counted from key 0.
   int64_t visible_keys(const HostRequest& request, int64_t token) const;

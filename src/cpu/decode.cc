@@ -11,6 +11,7 @@
 
 #include "core/float16.h"
 #include "cpu/thread_pool.h"
+#include "cpu/topology.h"
 #include "sched/split.h"
 
 namespace flashmla {
@@ -36,6 +37,7 @@ class Schedule {
         slots_(workspace + layout.threads * layout.scratch.bytes) {}
 
   void run() {
+    rule_ = split_rule();
     Unit unit = first_unit();
     while (!done(unit)) {
       wave_begin_ = unit;
@@ -59,6 +61,17 @@ class Schedule {
  private:
   static constexpr int32_t kMergeRows = 8;  // rows of a unit that one thread merges at a time
 
+  SplitRule split_rule() const {
+    if (call_.options().splits > 0) return {call_.options().splits, 0};
+    if (call_.options().batch_invariant) return SplitRule::own_length();
+    int64_t keys = 0;
+    for (int64_t i = 0; i < call_.shape().batch; ++i) {
+      const HostRequest request = call_.request(i);
+      keys += request.seq_len * RowTiles::of(request.seq_q * call_.group()).tiles * call_.shape().heads_kv;
+    }
+    return SplitRule::whole_call(keys, machine_processors());
+  }
+
   static int64_t slots_of(const Unit& unit) { return unit.plan.splits > 1 ? unit.plan.splits : 0; }
 
   // --- walking the units: requests, then KV heads, then row tiles ---
@@ -75,7 +88,7 @@ class Schedule {
     for (; !done(unit); ++unit.index) {
       unit.request = call_.request(unit.index);
       unit.tiles = RowTiles::of(unit.request.seq_q * call_.group());
-      unit.plan = plan_splits(unit.request.seq_len, call_.splits());
+      unit.plan = plan_splits(unit.request.seq_len, rule_);
       if (unit.tiles.tiles > 0) return;
     }
   }
@@ -127,9 +140,7 @@ class Schedule {
   void run_item(int32_t worker, const Unit& unit, int32_t split, int64_t unit_slot) {
     const ItemShape shape = item_shape(unit);
     std::byte* base = scratch_ + worker * layout_.scratch.bytes;
-    const bool whole = unit.plan.splits == 1;
-    const Partial partial =
-        partial_at(whole ? base + layout_.scratch.partial : slots_ + (unit_slot + split) * layout_.slot_bytes, shape);
+    const Partial partial = partial_at(base + layout_.scratch.partial, shape);
     auto* visible = reinterpret_cast<int64_t*>(base + layout_.scratch.row_limits);
     const auto most = set_rows(unit, shape, base, visible);
     KeyRange range = unit.plan.range(split);
@@ -140,8 +151,13 @@ class Schedule {
     } else {
       attend_range(shape, base, visible, call_.key_rows(unit.index, unit.head_kv), range, partial);
     }
-    if (whole) {
+    if (unit.plan.splits == 1) {
       for (int32_t row = 0; row < shape.rows; ++row) write_row(unit, shape, row, &partial, 1);
+    } else {
+      // Accumulating in the slot itself was measured 37 % slower with two threads: the slot's pages evict the queries
+      // and keys from the L2 cache, the thread's own buffer settles there.
+      std::memcpy(slots_ + (unit_slot + split) * layout_.slot_bytes, partial.m,
+                  static_cast<size_t>(partial_bytes(shape)));
     }
   }
 
@@ -170,7 +186,8 @@ class Schedule {
     kernel_.load_queries(shape, scratch, latent, latent + kMaxTileRows);
     for (int64_t first = range.begin; first < range.end; first += kBlockKeys) {
       const auto count = static_cast<int32_t>(std::min<int64_t>(kBlockKeys, range.end - first));
-      kernel_.attend(shape, scratch, keys, first, count, visible, first == range.begin, partial);
+      const auto ahead = static_cast<int32_t>(std::min<int64_t>(kBlockKeys, range.end - first - count));
+      kernel_.attend(shape, scratch, keys, first, count, ahead, visible, first == range.begin, partial);
     }
   }
 
@@ -253,6 +270,7 @@ class Schedule {
   std::byte* scratch_;
   std::byte* slots_;
 
+  SplitRule rule_ = SplitRule::own_length();
   Unit wave_begin_{};
   Unit wave_end_{};
   int64_t items_ = 0;

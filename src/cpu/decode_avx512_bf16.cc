@@ -63,6 +63,7 @@ struct ValueBf16 {
 
 // Rows as they lie in the cache; copied to scratch only where a kernel would read past a row's end.
 struct CacheRows {
+  static int64_t element_bytes(DType) { return 2; }
   static bool key_reads_fit(const ItemShape& shape, int step) {
     return (shape.latent_dim + shape.rope_dim) % step == 0;
   }

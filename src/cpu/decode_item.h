@@ -39,8 +39,8 @@ struct Partial {
 // Buffers of one thread, arbitrary on entry; sizes in ScratchLayout (decode_layout.h).
 struct Scratch {
   void* queries = nullptr;     // packed by load_queries
-  float* scores = nullptr;     // [kBlockKeys][padded_rows]
-  void* weights = nullptr;     // [kBlockKeys][padded_rows], as the kernel multiplies them
+  float* scores = nullptr;     // kBlockKeys for each padded row
+  void* weights = nullptr;     // as many, as the kernel multiplies them
   std::byte* rows = nullptr;   // [kBlockKeys][padded_dim] widened keys; one zero row follows
   float* rescale = nullptr;    // [padded_rows]
   int32_t* visible = nullptr;  // [padded_rows] keys that each row sees, counted from the first key of the block
@@ -51,10 +51,10 @@ struct DecodeKernel {
   // Packs the rows' queries (latent and RoPE part by row) into scratch.queries.
   void (*load_queries)(const ItemShape& shape, const Scratch& scratch, const std::byte* const* latent,
                        const std::byte* const* rope);
-  // Adds keys [first, first + count) to `partial`; row r sees those below visible[r] (counted from key 0). `fresh`: the
-  // first block of the item. count <= kBlockKeys.
+  // Adds keys [first, first + count) to `partial`; row r sees those below visible[r] (counted from key 0). `ahead`:
+  // keys after them that the next call will add. `fresh`: the first block of the item. count and ahead <= kBlockKeys.
   void (*attend)(const ItemShape& shape, const Scratch& scratch, const KeyRows& keys, int64_t first, int32_t count,
-                 const int64_t* visible, bool fresh, const Partial& partial);
+                 int32_t ahead, const int64_t* visible, bool fresh, const Partial& partial);
 };
 
 // By instruction set; `dtype` picks among an instruction set's kernels.

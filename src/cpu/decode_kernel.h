@@ -94,6 +94,38 @@ typename Simd::F32 exp2_nonpositive(typename Simd::F32 x) {
   return Simd::select_less(x, Simd::set1(-126.0f), Simd::zero(), Simd::scale_by_pow2(y, n));
 }
 
+// Calls visit(token in block, address) for `count` keys from `first`.
+template <class Visit>
+void for_each_key(const KeyRows& keys, int64_t first, int32_t count, const Visit& visit) {
+  int64_t page = first / keys.page_size;
+  int64_t place = first % keys.page_size;
+  for (int t = 0; t < count;) {
+    const std::byte* row = keys.base + keys.table[page] * keys.page_stride + place * keys.token_stride;
+    for (; place < keys.page_size && t < count; ++place, ++t, row += keys.token_stride) visit(t, row);
+    place = 0;
+    ++page;
+  }
+}
+
+// The rows of the next block, fetched into the L2 cache while this block's values are multiplied: that phase reads
+// little memory, and the rows of a paged cache are too short for the hardware prefetcher to run ahead in.
+struct NextRows {
+  const std::byte* row[kBlockKeys];
+  int count = 0;
+  int64_t bytes = 0;
+
+  // The share of columns [column, column + columns) of `all`.
+  void prefetch(int64_t column, int64_t columns, int64_t all) const {
+    constexpr int64_t kLine = 64;
+    const int64_t lines = (bytes + kLine - 1) / kLine;
+    const int64_t begin = lines * column / all;
+    const int64_t end = lines * (column + columns) / all;
+    for (int t = 0; t < count; ++t) {
+      for (int64_t line = begin; line < end; ++line) __builtin_prefetch(row[t] + line * kLine, 0, 2);
+    }
+  }
+};
+
 template <class Simd, class Score, class Value, class Source>
 struct BlockKernel {
   using F32 = typename Simd::F32;
@@ -109,20 +141,33 @@ struct BlockKernel {
     return by_key ? shape.rows - rest : shape.padded_rows;
   }
 
-  // --- queries: [d / kPack][vector_rows] Query, then [remainder rows][padded_dim] Element
-  // -------------------------------
+  // --- layouts. Rows come in groups of kRowPad, so that what one tile reads is contiguous. ---
+
+  // scores: [group][kBlockKeys][kRowPad]
+  static float* score_at(const Scratch& scratch, int t, int row) {
+    return scratch.scores + (row / kRowPad * kBlockKeys + t) * kRowPad + row % kRowPad;
+  }
+  // weights: [group][kBlockKeys / kPack][kRowPad]
+  static Weight* weight_at(const Scratch& scratch, int step, int row) {
+    constexpr int kSteps = kBlockKeys / Value::kPack;
+    return static_cast<Weight*>(scratch.weights) + (row / kRowPad * kSteps + step) * kRowPad + row % kRowPad;
+  }
+  // queries: [group][d / kPack][kRowPad] Query, then [remainder rows][padded_dim] Element
+  static int64_t steps(const ItemShape& shape) { return (shape.latent_dim + shape.rope_dim) / Score::kPack; }
+  static Query* query_at(const ItemShape& shape, const Scratch& scratch, int64_t step, int row) {
+    return static_cast<Query*>(scratch.queries) + (row / kRowPad * steps(shape) + step) * kRowPad + row % kRowPad;
+  }
+
+  // --- queries ---
 
   static Element* remainder_queries(const ItemShape& shape, const Scratch& scratch) {
-    const int64_t steps = (shape.latent_dim + shape.rope_dim) / Score::kPack;
-    return reinterpret_cast<Element*>(static_cast<Query*>(scratch.queries) + steps * vector_rows(shape));
+    return reinterpret_cast<Element*>(static_cast<Query*>(scratch.queries) + steps(shape) * vector_rows(shape));
   }
 
   static void load_queries(const ItemShape& shape, const Scratch& scratch, const std::byte* const* latent,
                            const std::byte* const* rope) {
-    const int width = shape.latent_dim + shape.rope_dim;
     const int vectors = vector_rows(shape);
     Element* row = Source::zero_row(shape, scratch);  // free until the keys come: one query, widened
-    auto* packed = static_cast<Query*>(scratch.queries);
     Element* remainder = remainder_queries(shape, scratch);
     for (int r = 0; r < shape.padded_rows; ++r) {
       if (r >= vectors && r >= (shape.rows + kTailRows - 1) / kTailRows * kTailRows) break;
@@ -136,48 +181,51 @@ struct BlockKernel {
                     static_cast<size_t>(shape.padded_dim) * sizeof(Element));
         continue;
       }
-      for (int d = 0; d < width / Score::kPack; ++d) {
-        packed[static_cast<int64_t>(d) * vectors + r] = Score::pack_query(row + d * Score::kPack);
+      for (int64_t d = 0; d < steps(shape); ++d) {
+        *query_at(shape, scratch, d, r) = Score::pack_query(row + d * Score::kPack);
       }
     }
     std::memset(row, 0, static_cast<size_t>(shape.padded_dim) * sizeof(Element));
   }
 
-  // --- scores
-  // -----------------------------------------------------------------------------------------------------------
+  // --- scores ---
 
+  // kVecs vectors of rows from `row` against kTokens keys from `t`.
   template <int kVecs>
-  static void score_tile(const ItemShape& shape, const Query* queries, int vectors, const Element* const* keys,
-                         float* scores) {
+  static void score_tile(const ItemShape& shape, const Scratch& scratch, const Element* const* keys, int t, int row) {
     constexpr int kTokens = Score::kTokens;
     typename Score::Sum sum[kTokens][kVecs];
     for (auto& token : sum) {
       for (auto& part : token) part = Score::zero();
     }
     const typename Score::Key* key[kTokens];
-    for (int t = 0; t < kTokens; ++t) key[t] = reinterpret_cast<const typename Score::Key*>(keys[t]);
-    const int steps = (shape.latent_dim + shape.rope_dim) / Score::kPack;
-    for (int d = 0; d < steps; ++d) {
+    for (int i = 0; i < kTokens; ++i) key[i] = reinterpret_cast<const typename Score::Key*>(keys[t + i]);
+    const Query* query[kVecs];
+    for (int v = 0; v < kVecs; ++v) query[v] = query_at(shape, scratch, 0, row + v * Score::kLanes);
+    const int64_t count = steps(shape);
+    for (int64_t d = 0; d < count; ++d) {
       typename Score::Vec q[kVecs];
-      for (int v = 0; v < kVecs; ++v) q[v] = Score::load(queries + v * Score::kLanes);
-      queries += vectors;
+      for (int v = 0; v < kVecs; ++v) q[v] = Score::load(query[v] + d * kRowPad);
 #pragma GCC unroll 8
-      for (int t = 0; t < kTokens; ++t) {
-        const auto k = Score::broadcast(key[t] + d);
+      for (int i = 0; i < kTokens; ++i) {
+        const auto k = Score::broadcast(key[i] + d);
 #pragma GCC unroll 2
-        for (int v = 0; v < kVecs; ++v) sum[t][v] = Score::dot(sum[t][v], q[v], k);
+        for (int v = 0; v < kVecs; ++v) sum[i][v] = Score::dot(sum[i][v], q[v], k);
       }
     }
-    for (int t = 0; t < kTokens; ++t) {
+    for (int i = 0; i < kTokens; ++i) {
       for (int v = 0; v < kVecs; ++v) {
-        Score::store(scores + t * shape.padded_rows + v * Score::kLanes, sum[t][v], shape.score_scale);
+        Score::store(score_at(scratch, t + i, row + v * Score::kLanes), sum[i][v], shape.score_scale);
       }
     }
   }
 
-  // kTailRows rows against kLanes / kTailRows keys; lanes run along the key and are summed at the end.
-  static void score_remainder(const ItemShape& shape, const Element* queries, const Element* const* keys,
-                              float* scores) {
+  // kTailRows rows from `row` against kLanes / kTailRows keys from `t`; lanes run along the key and are summed at the
+  // end.
+  static void score_remainder(const ItemShape& shape, const Scratch& scratch, const Element* const* keys, int t,
+                              int row) {
+    const Element* queries =
+        remainder_queries(shape, scratch) + static_cast<int64_t>(row - vector_rows(shape)) * shape.padded_dim;
     constexpr int kTokens = Score::kLanes / kTailRows;
     typename Score::Sum sum[kTokens * kTailRows];
     for (auto& part : sum) part = Score::zero();
@@ -188,71 +236,60 @@ struct BlockKernel {
 #pragma GCC unroll 4
       for (int r = 0; r < kTailRows; ++r) q[r] = as_vec(queries + static_cast<int64_t>(r) * shape.padded_dim + d);
 #pragma GCC unroll 4
-      for (int t = 0; t < kTokens; ++t) {
-        const auto k = as_vec(keys[t] + d);
+      for (int i = 0; i < kTokens; ++i) {
+        const auto k = as_vec(keys[t + i] + d);
 #pragma GCC unroll 4
-        for (int r = 0; r < kTailRows; ++r) sum[t * kTailRows + r] = Score::dot(sum[t * kTailRows + r], q[r], k);
+        for (int r = 0; r < kTailRows; ++r) sum[i * kTailRows + r] = Score::dot(sum[i * kTailRows + r], q[r], k);
       }
     }
     float sums[Score::kLanes];
     Score::store(sums, Simd::reduce_each(sum), shape.score_scale);
-    for (int t = 0; t < kTokens; ++t)
-      std::memcpy(scores + t * shape.padded_rows, sums + t * kTailRows, sizeof(float) * kTailRows);
+    for (int i = 0; i < kTokens; ++i) {
+      std::memcpy(score_at(scratch, t + i, row), sums + i * kTailRows, sizeof(float) * kTailRows);
+    }
   }
 
   static void score(const ItemShape& shape, const Scratch& scratch, const Element* const* keys, int padded_keys) {
     const int vectors = vector_rows(shape);
-    const auto* queries = static_cast<const Query*>(scratch.queries);
     constexpr int kWide = Score::kVecs * Score::kLanes;
     int row = 0;
     for (; row + kWide <= vectors; row += kWide) {
-      for (int t = 0; t < padded_keys; t += Score::kTokens) {
-        score_tile<Score::kVecs>(shape, queries + row, vectors, keys + t, scratch.scores + t * shape.padded_rows + row);
-      }
+      for (int t = 0; t < padded_keys; t += Score::kTokens) score_tile<Score::kVecs>(shape, scratch, keys, t, row);
     }
     for (; row < vectors; row += Score::kLanes) {
-      for (int t = 0; t < padded_keys; t += Score::kTokens) {
-        score_tile<1>(shape, queries + row, vectors, keys + t, scratch.scores + t * shape.padded_rows + row);
-      }
+      for (int t = 0; t < padded_keys; t += Score::kTokens) score_tile<1>(shape, scratch, keys, t, row);
     }
     if constexpr (Score::kRemainder) {
-      constexpr int kTokens = Score::kLanes / kTailRows;
-      const Element* rest = remainder_queries(shape, scratch);
       for (row = vectors; row < shape.rows; row += kTailRows) {
-        for (int t = 0; t < padded_keys; t += kTokens) {
-          score_remainder(shape, rest + static_cast<int64_t>(row - vectors) * shape.padded_dim, keys + t,
-                          scratch.scores + t * shape.padded_rows + row);
-        }
+        for (int t = 0; t < padded_keys; t += Score::kLanes / kTailRows) score_remainder(shape, scratch, keys, t, row);
       }
     }
   }
 
-  // --- soft-max: scores -> weights, running m and l, and what o is rescaled by
-  // ------------------------------------------
+  // --- soft-max: scores -> weights, running m and l, and what o is rescaled by ---
 
-  static F32 masked_score(const Scratch& scratch, const ItemShape& shape, int t, int row, bool mask) {
-    const F32 s = Simd::load(scratch.scores + t * shape.padded_rows + row);
+  static F32 masked_score(const Scratch& scratch, int t, int row, bool mask) {
+    const F32 s = Simd::load(score_at(scratch, t, row));
     return mask ? Simd::select_below(t, scratch.visible + row, s, Simd::set1(-__builtin_inff())) : s;
   }
 
   static void softmax(const ItemShape& shape, const Scratch& scratch, int padded_keys, bool mask, bool fresh,
                       const Partial& partial) {
     const F32 minus_inf = Simd::set1(-__builtin_inff());
-    auto* weights = static_cast<Weight*>(scratch.weights);
     for (int row = 0; row < shape.padded_rows; row += Simd::kLanes) {
       const F32 old_m = fresh ? minus_inf : Simd::load(partial.m + row);
       F32 m = old_m;
-      for (int t = 0; t < padded_keys; ++t) m = Simd::max(masked_score(scratch, shape, t, row, mask), m);
+      for (int t = 0; t < padded_keys; ++t) m = Simd::max(masked_score(scratch, t, row, mask), m);
       // While a row has seen no score above -inf, subtract 0 in place of -inf - -inf.
       const F32 base = Simd::select_less(minus_inf, m, m, Simd::zero());
       F32 sum = Simd::zero();
       for (int t = 0; t < padded_keys; t += Value::kPack) {
         F32 p[Value::kPack];
         for (int i = 0; i < Value::kPack; ++i) {
-          p[i] = exp2_nonpositive<Simd>(Simd::sub(masked_score(scratch, shape, t + i, row, mask), base));
+          p[i] = exp2_nonpositive<Simd>(Simd::sub(masked_score(scratch, t + i, row, mask), base));
           sum = Simd::add(sum, p[i]);
         }
-        Value::store_weights(weights + t / Value::kPack * shape.padded_rows + row, p);
+        Value::store_weights(weight_at(scratch, t / Value::kPack, row), p);
       }
       const F32 rescale = exp2_nonpositive<Simd>(Simd::sub(old_m, base));
       const F32 old_l = fresh ? Simd::zero() : Simd::load(partial.l + row);
@@ -262,8 +299,7 @@ struct BlockKernel {
     }
   }
 
-  // --- o += p v
-  // ---------------------------------------------------------------------------------------------------------
+  // --- o += p v ---
 
   template <int kRows>
   static void accumulate_tile(const ItemShape& shape, const Weight* weights, const float* rescale,
@@ -285,7 +321,7 @@ struct BlockKernel {
         sum[r][0] = Value::dot(sum[r][0], v[0], p);
         sum[r][1] = Value::dot(sum[r][1], v[1], p);
       }
-      weights += shape.padded_rows;
+      weights += kRowPad;
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
@@ -308,19 +344,18 @@ struct BlockKernel {
   }
 
   static void accumulate(const ItemShape& shape, const Scratch& scratch, const Element* const* keys, int padded_keys,
-                         bool fresh, const Partial& partial) {
-    const auto* weights = static_cast<const Weight*>(scratch.weights);
+                         bool fresh, const Partial& partial, const NextRows& next) {
     for (int64_t column = 0; column < shape.out_stride; column += Value::kColumns) {
+      next.prefetch(column, Value::kColumns, shape.out_stride);
       for (int row = 0; row < shape.rows;) {
-        row += accumulate_rows<Simd::kPvRows>(shape, weights + row, scratch.rescale + row, keys, padded_keys, column,
-                                              fresh, partial.o + static_cast<int64_t>(row) * shape.out_stride + column,
-                                              shape.rows - row);
+        row += accumulate_rows<Simd::kPvRows>(
+            shape, weight_at(scratch, 0, row), scratch.rescale + row, keys, padded_keys, column, fresh,
+            partial.o + static_cast<int64_t>(row) * shape.out_stride + column, shape.rows - row);
       }
     }
   }
 
-  // --- one block
-  // --------------------------------------------------------------------------------------------------------
+  // --- one block ---
 
   // visible[] of the block, padded rows included; whether any row misses one of the block's keys.
   static bool set_visible(const ItemShape& shape, const Scratch& scratch, const int64_t* visible, int64_t first,
@@ -335,8 +370,12 @@ struct BlockKernel {
   }
 
   static void attend(const ItemShape& shape, const Scratch& scratch, const KeyRows& source, int64_t first,
-                     int32_t count, const int64_t* visible, bool fresh, const Partial& partial) {
+                     int32_t count, int32_t ahead, const int64_t* visible, bool fresh, const Partial& partial) {
     const Element* keys[kBlockKeys];
+    NextRows next;
+    next.bytes = (shape.latent_dim + shape.rope_dim) * Source::element_bytes(shape.dtype);
+    next.count = ahead;
+    for_each_key(source, first + count, ahead, [&](int t, const std::byte* row) { next.row[t] = row; });
     Source::gather(shape, scratch, source, first, count, keys);
     constexpr int kGroup = 8;  // a multiple of every policy's kTokens and kPack
     const int padded_keys = (count + kGroup - 1) / kGroup * kGroup;
@@ -344,28 +383,16 @@ struct BlockKernel {
     score(shape, scratch, keys, padded_keys);
     const bool mask = set_visible(shape, scratch, visible, first, count, padded_keys);
     softmax(shape, scratch, padded_keys, mask, fresh, partial);
-    accumulate(shape, scratch, keys, padded_keys, fresh, partial);
+    accumulate(shape, scratch, keys, padded_keys, fresh, partial, next);
   }
 
   static constexpr DecodeKernel table(const char* name) { return {name, load_queries, attend}; }
 };
 
-// Calls visit(token in block, address) for `count` keys from `first`.
-template <class Visit>
-void for_each_key(const KeyRows& keys, int64_t first, int32_t count, const Visit& visit) {
-  int64_t page = first / keys.page_size;
-  int64_t place = first % keys.page_size;
-  for (int t = 0; t < count;) {
-    const std::byte* row = keys.base + keys.table[page] * keys.page_stride + place * keys.token_stride;
-    for (; place < keys.page_size && t < count; ++place, ++t, row += keys.token_stride) visit(t, row);
-    place = 0;
-    ++page;
-  }
-}
-
 // Source of key rows: widened to fp32 in scratch, zero past d_qk.
 template <class Simd>
 struct WidenedRows {
+  static int64_t element_bytes(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
   static bool key_reads_fit(const ItemShape&, int) { return true; }
   static float* zero_row(const ItemShape& shape, const Scratch& scratch) {
     return reinterpret_cast<float*>(scratch.rows) + static_cast<int64_t>(kBlockKeys) * shape.padded_dim;

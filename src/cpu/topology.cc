@@ -95,6 +95,11 @@ int32_t available_processors() {
   return count;
 }
 
+int32_t machine_processors() {
+  static const auto count = static_cast<int32_t>(std::clamp<long>(sysconf(_SC_NPROCESSORS_ONLN), 1, kMaxThreads));
+  return count;
+}
+
 CpuInfo cpu_info() {
   CpuInfo info;
   info.model = processor_name();

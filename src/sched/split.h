@@ -1,5 +1,5 @@
-// Cutting a request's keys into splits (Flash-Decoding). Pure: a request's cut follows from its own length alone, so
-// the bits of its result depend neither on the other requests nor on the number of threads.
+// Cutting requests' keys into splits (Flash-Decoding). Pure; never looks at the number of threads, so that the bits of a
+// result do not depend on it.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,13 @@
 
 namespace flashmla {
 
-// Keys a split has at least when the library chooses: with fewer, writing and merging partial results is noticeable.
+// Keys a split has at least when the library chooses: writing and merging partial results costs about 9 % of the
+// arithmetic at this length on a processor that is short of memory bandwidth (docs/kernels/cpu-decode.md).
 inline constexpr int64_t kMinSplitKeys = 512;
 // The library's own cuts fall on multiples of this many keys, the kernels' block.
 inline constexpr int64_t kSplitGranule = 64;
+// Splits per processor of the machine that a whole call is cut into: enough for the last ones to finish together.
+inline constexpr int64_t kSplitsPerProcessor = 8;
 
 struct KeyRange {
   int64_t begin = 0;
@@ -30,10 +33,25 @@ struct SplitPlan {
   }
 };
 
-// `forced`: DecodeOptions::splits; 0 lets the library choose.
-constexpr SplitPlan plan_splits(int64_t keys, int32_t forced) {
-  if (forced > 0) return {keys, (keys + forced - 1) / forced, forced};
-  int64_t wanted = keys / kMinSplitKeys;
+// How the requests of one call are cut.
+struct SplitRule {
+  int32_t forced = 0;      // DecodeOptions::splits; 0: by split_keys
+  int64_t split_keys = 0;  // a multiple of kSplitGranule
+
+  // From a request's own length alone ("batch-invariant mode").
+  static constexpr SplitRule own_length() { return {0, kMinSplitKeys}; }
+
+  // For `keys` keys in all (of every request, KV head and row tile) on a machine of `processors`.
+  static constexpr SplitRule whole_call(int64_t keys, int64_t processors) {
+    const int64_t even = keys / (processors * kSplitsPerProcessor);
+    return {0, even <= kMinSplitKeys ? kMinSplitKeys : (even + kSplitGranule - 1) / kSplitGranule * kSplitGranule};
+  }
+};
+
+constexpr SplitPlan plan_splits(int64_t keys, SplitRule rule) {
+  if (rule.forced > 0) return {keys, (keys + rule.forced - 1) / rule.forced, rule.forced};
+  // Equal parts of about split_keys, at most kMaxSplits of them.
+  int64_t wanted = (keys + rule.split_keys - 1) / rule.split_keys;
   wanted = wanted < 1 ? 1 : wanted > kMaxSplits ? kMaxSplits : wanted;
   const int64_t even = (keys + wanted - 1) / wanted;
   const int64_t split_keys = (even + kSplitGranule - 1) / kSplitGranule * kSplitGranule;
@@ -41,8 +59,10 @@ constexpr SplitPlan plan_splits(int64_t keys, int32_t forced) {
   return {keys, split_keys, static_cast<int32_t>(splits)};
 }
 
-static_assert(plan_splits(0, 0).splits == 1 && plan_splits(0, 0).range(0).end == 0);
-static_assert(plan_splits(4096, 0).splits == 8 && plan_splits(4096, 0).range(7).end == 4096);
-static_assert(plan_splits(5, 8).range(4).end == 5 && plan_splits(5, 8).range(7).begin == 5);
+static_assert(plan_splits(0, SplitRule::own_length()).splits == 1);
+static_assert(plan_splits(4096, SplitRule::own_length()).splits == 8);
+static_assert(plan_splits(4096, SplitRule::whole_call(8 * 4096, 2)).splits == 2);
+static_assert(plan_splits(1 << 30, SplitRule::own_length()).splits == kMaxSplits);
+static_assert(plan_splits(5, {8, 0}).range(4).end == 5 && plan_splits(5, {8, 0}).range(7).begin == 5);
 
 }  // namespace flashmla
