@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "core/float16.h"
-#include "cpu/thread_pool.h"
+#include "flashmla/cpu.h"
 
 namespace flashmla {
 

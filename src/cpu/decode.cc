@@ -10,8 +10,8 @@
 #include <cstring>
 
 #include "core/float16.h"
-#include "cpu/thread_pool.h"
 #include "cpu/topology.h"
+#include "flashmla/cpu.h"
 #include "sched/split.h"
 
 namespace flashmla {

@@ -1,5 +1,4 @@
-#include "cpu/thread_pool.h"
-
+// One pool of worker threads a process (flashmla/cpu.h, run_workers).
 #include <pthread.h>
 
 #include <atomic>
@@ -8,6 +7,8 @@
 #include <system_error>
 #include <thread>
 #include <vector>
+
+#include "flashmla/cpu.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
