@@ -1,0 +1,1 @@
+#include "runner/model_config.h"
