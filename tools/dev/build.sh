@@ -1,6 +1,7 @@
 # Configuring and building; demo and bench. Sourced.
 
 jobs=${DEV_JOBS:-$(nproc)}
+export CMAKE_GENERATOR=Ninja
 
 # build_preset NAME [TARGET...]: configures build/NAME by its preset in CMakePresets.json and builds it.
 build_preset() {
