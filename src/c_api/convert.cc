@@ -57,7 +57,7 @@ TensorView output(const flashmla_tensor& tensor) { return view_from_c<TensorView
 
 Result<Context> context_from_c(const flashmla_context* context) {
   if (context == nullptr) return Context{};
-  flashmla_context c;
+  flashmla_context c{};
   FLASHMLA_RETURN_IF_ERROR(read_struct("context", context, kContextFirstSize, c));
   FLASHMLA_RETURN_IF_ERROR(check_reserved("context", c.reserved));
   if (c.device_type != FLASHMLA_CPU && c.device_type != FLASHMLA_CUDA) {
@@ -72,7 +72,7 @@ Result<Context> context_from_c(const flashmla_context* context) {
 
 Result<DecodeOptions> options_from_c(const flashmla_decode_options* options) {
   if (options == nullptr) return DecodeOptions{};
-  flashmla_decode_options c;
+  flashmla_decode_options c{};
   FLASHMLA_RETURN_IF_ERROR(read_struct("options", options, kOptionsFirstSize, c));
   FLASHMLA_RETURN_IF_ERROR(check_bool("options.batch_invariant", c.batch_invariant));
   FLASHMLA_RETURN_IF_ERROR(check_bool("options.inputs_ready", c.inputs_ready));
@@ -83,7 +83,7 @@ Result<DecodeOptions> options_from_c(const flashmla_decode_options* options) {
 }
 
 Result<DecodeParams> decode_params_from_c(const flashmla_decode_params* params) {
-  flashmla_decode_params c;
+  flashmla_decode_params c{};
   FLASHMLA_RETURN_IF_ERROR(read_struct("params", params, kDecodeParamsFirstSize, c));
   FLASHMLA_RETURN_IF_ERROR(check_reserved("params", c.reserved));
   FLASHMLA_RETURN_IF_ERROR(check_bool("causal", c.causal));
@@ -109,7 +109,7 @@ Result<DecodeParams> decode_params_from_c(const flashmla_decode_params* params) 
 }
 
 Result<DecodeShape> decode_shape_from_c(const flashmla_decode_shape* shape) {
-  flashmla_decode_shape c;
+  flashmla_decode_shape c{};
   FLASHMLA_RETURN_IF_ERROR(read_struct("shape", shape, kDecodeShapeFirstSize, c));
   FLASHMLA_RETURN_IF_ERROR(check_bool("shape.ragged_q", c.ragged_q));
   FLASHMLA_RETURN_IF_ERROR(check_bool("shape.causal", c.causal));
@@ -132,7 +132,7 @@ Result<DecodeShape> decode_shape_from_c(const flashmla_decode_shape* shape) {
 }
 
 Result<AppendKvParams> append_params_from_c(const flashmla_append_kv_params* params) {
-  flashmla_append_kv_params c;
+  flashmla_append_kv_params c{};
   FLASHMLA_RETURN_IF_ERROR(read_struct("params", params, kAppendParamsFirstSize, c));
   FLASHMLA_RETURN_IF_ERROR(check_reserved("params", c.reserved));
   return AppendKvParams{.latent = input(c.latent),
@@ -143,7 +143,7 @@ Result<AppendKvParams> append_params_from_c(const flashmla_append_kv_params* par
 }
 
 Result<MergeStatesParams> merge_params_from_c(const flashmla_merge_states_params* params) {
-  flashmla_merge_states_params c;
+  flashmla_merge_states_params c{};
   FLASHMLA_RETURN_IF_ERROR(read_struct("params", params, kMergeParamsFirstSize, c));
   FLASHMLA_RETURN_IF_ERROR(check_reserved("params", c.reserved));
   return MergeStatesParams{.out_a = input(c.out_a),
