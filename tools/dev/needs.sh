@@ -9,6 +9,7 @@ needs_build=(
   "header:CLI/CLI.hpp libcli11-dev"
   "header:fmt/core.h libfmt-dev"
   "header:nlohmann/json.hpp nlohmann-json3-dev"
+  "header:pcre2.h libpcre2-dev"
   "header:gtest/gtest.h libgtest-dev"
   "header:gmock/gmock.h libgmock-dev"
   "command:pkg-config pkg-config"

@@ -15,7 +15,7 @@ command_test() {
   mkdir -p "$results"
   require "${needs_build[@]}"
   pip_require python-build test
-  if ((lite)); then export FLASHMLA_TEST_LITE=1; else pip_require torch; fi
+  if ((lite)); then export FLASHMLA_TEST_LITE=1; else pip_require torch jax; fi
 
   stage cpp test_cpp
   stage python test_python
