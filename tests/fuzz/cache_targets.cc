@@ -19,12 +19,6 @@ const Placer& placer(int slot) {
   return placers[slot];
 }
 
-Context any_backend(Bytes& bytes) {
-  static const auto all = backends();
-  return {.backend = all[static_cast<size_t>(bytes.below(static_cast<int64_t>(all.size())))]->name(),
-          .threads = bytes.one_in(16) ? 2 : 1};
-}
-
 // Calls `visit(slot, view)` for every tensor of a call.
 template <class Visit>
 void for_each_view(AppendKvParams& p, const Visit& visit) {
@@ -102,7 +96,7 @@ bool write_slots(Bytes& bytes, const AppendKvParams& p) {
 std::string fuzz_append_kv(Bytes& bytes, Counts& counts) {
   AppendKvParams p = any_append(bytes);
   const Result<AppendShape> shape = append_shape(p);
-  const Context context = any_backend(bytes);
+  const Context context = any_context(bytes);
   if (!shape.ok()) {
     // The public function must give the same answer, before it looks at any memory.
     return append_kv(p, context).code() == shape.status().code() ? "" : "append_kv: not the answer of its checks";
@@ -134,7 +128,7 @@ std::string fuzz_merge_states(Bytes& bytes, Counts& counts) {
   if (bytes.one_in(16)) p.empty_lse = static_cast<EmptyLse>(hostile_int(bytes));
 
   const Result<MergeShape> shape = merge_shape(p);
-  const Context context = any_backend(bytes);
+  const Context context = any_context(bytes);
   if (!shape.ok()) {
     return merge_states(p, context).code() == shape.status().code() ? "" : "merge_states: not the answer of its checks";
   }

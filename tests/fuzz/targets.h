@@ -5,6 +5,7 @@
 #include <string>
 
 #include "bytes.h"
+#include "flashmla/context.h"
 
 namespace flashmla::fuzz {
 
@@ -13,6 +14,9 @@ struct Counts {
   int64_t accepted = 0;
   int64_t run = 0;
 };
+
+// A back end, an instruction set of it and a thread count.
+Context any_context(Bytes& bytes);
 
 std::string fuzz_decode(Bytes& bytes, Counts& counts);
 std::string fuzz_append_kv(Bytes& bytes, Counts& counts);
