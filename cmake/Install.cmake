@@ -3,10 +3,10 @@ include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/flashmla)
 
-if(TARGET flashmla-cli)
+if(TARGET flashmla_cli)
   file(RELATIVE_PATH bin_to_lib /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
-  set_target_properties(flashmla-cli PROPERTIES INSTALL_RPATH "\$ORIGIN/${bin_to_lib}")
-  install(TARGETS flashmla-cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
+  set_target_properties(flashmla_cli PROPERTIES INSTALL_RPATH "\$ORIGIN/${bin_to_lib}")
+  install(TARGETS flashmla_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
 endif()
 install(TARGETS flashmla EXPORT flashmla-targets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime NAMELINK_COMPONENT development
