@@ -15,12 +15,12 @@ _DEVICE_NAMES = {2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm", 13
 
 def is_torch(array: Any) -> bool:
     torch = sys.modules.get("torch")
-    return torch is not None and isinstance(array, torch.Tensor)
+    return torch is not None and bool(isinstance(array, torch.Tensor))
 
 
 def is_numpy(array: Any) -> bool:
     numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(array, numpy.ndarray)
+    return numpy is not None and bool(isinstance(array, numpy.ndarray))
 
 
 def is_jax(array: Any) -> bool:
@@ -71,7 +71,7 @@ def readable(argument: str, array: Any) -> Any:
     if is_numpy(array):
         _check_numpy(argument, array, written=False)
         return array.view("uint16") if _is_ml_dtypes_bf16(array) else array
-    if is_jax(array) and not hasattr(array, "__dlpack__"):
+    if is_jax(array) and type(array).__name__.endswith("Tracer"):
         raise ValueError(f"{argument}: got {_type_name(array)}; flashmla runs on arrays with values, outside jax.jit")
     return array
 

@@ -41,14 +41,15 @@ def _refuse_gradient(argument: str, tensor: torch.Tensor) -> None:
 
 
 def _capsule(argument: str, tensor: torch.Tensor | None) -> Any:
-    """The tensor's own memory, for the C++ side. (`Tensor.__dlpack__` does the same in Python, eight times slower.)"""
+    """The tensor's own memory, for the C++ side. (`Tensor.__dlpack__` does the same in Python, eight times slower.)
+
+    Only plain strided tensors arrive here: torch's dispatcher resolves or refuses all others.
+    """
     if tensor is None:
         return None
     if tensor.requires_grad:
         _refuse_gradient(argument, tensor)
         tensor = tensor.detach()
-    if tensor.layout != torch.strided or tensor.is_neg() or tensor.is_conj():
-        raise ValueError(f"{argument}: got a sparse, negated or conjugated view; want a plain strided tensor")
     return torch.utils.dlpack.to_dlpack(tensor)  # type: ignore[attr-defined,unused-ignore]
 
 
