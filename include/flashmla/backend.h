@@ -10,6 +10,7 @@
 #include "flashmla/context.h"
 #include "flashmla/decode.h"
 #include "flashmla/merge.h"
+#include "flashmla/prefill.h"
 
 namespace flashmla {
 
@@ -31,6 +32,10 @@ class FLASHMLA_API Backend {
                                                  const Context& context) const;
   virtual Status decode(const DecodeParams& params, const DecodeShape& shape, Workspace workspace,
                         const Context& context) const;
+  virtual Result<KernelChoice> choose_prefill(const PrefillShape& shape, const Context& context) const;
+  virtual Result<int64_t> prefill_workspace_bytes(const PrefillShape& shape, const Context& context) const;
+  virtual Status prefill(const PrefillParams& params, const PrefillShape& shape, Workspace workspace,
+                         const Context& context) const;
   virtual Status append_kv(const AppendKvParams& params, const Context& context) const;
   virtual Status merge_states(const MergeStatesParams& params, const Context& context) const;
 };

@@ -8,6 +8,7 @@
 #include "flashmla/decode.h"
 #include "flashmla/kv_format.h"
 #include "flashmla/merge.h"
+#include "flashmla/prefill.h"
 #include "flashmla/status.h"
 #include "flashmla/tensor.h"
 #include "flashmla/version.h"

@@ -30,6 +30,20 @@ Status Backend::decode(const DecodeParams&, const DecodeShape&, Workspace, const
   return not_offered(*this, "decode");
 }
 
+Result<KernelChoice> Backend::choose_prefill(const PrefillShape&, const Context&) const {
+  return not_offered(*this, "prefill");
+}
+
+Result<int64_t> Backend::prefill_workspace_bytes(const PrefillShape& shape, const Context& context) const {
+  const Result<KernelChoice> choice = choose_prefill(shape, context);
+  if (!choice.ok()) return choice.status();
+  return int64_t{0};
+}
+
+Status Backend::prefill(const PrefillParams&, const PrefillShape&, Workspace, const Context&) const {
+  return not_offered(*this, "prefill");
+}
+
 Status Backend::append_kv(const AppendKvParams&, const Context&) const { return not_offered(*this, "append_kv"); }
 
 Status Backend::merge_states(const MergeStatesParams&, const Context&) const {

@@ -5,6 +5,7 @@
 #include "core/decode_shape.h"
 #include "core/guard.h"
 #include "core/host_cache.h"
+#include "core/prefill_shape.h"
 #include "core/text.h"
 #include "flashmla/backend.h"
 
@@ -56,6 +57,38 @@ Status decode(const DecodeParams& params, Workspace workspace, const Context& co
       if (!need.ok()) return need.status();
       FLASHMLA_RETURN_IF_ERROR(check_workspace(workspace, need.value()));
       return backend.decode(params, shape.value(), workspace, context);
+    });
+  });
+}
+
+Result<PrefillShape> prefill_shape(const PrefillParams& params) {
+  return guarded([&] { return checked_prefill_shape(params); });
+}
+
+Result<int64_t> workspace_bytes(const PrefillShape& shape, const Context& context) {
+  return guarded([&]() -> Result<int64_t> {
+    FLASHMLA_RETURN_IF_ERROR(check_prefill_sizes(shape));
+    return ask_backends(context,
+                        [&](const Backend& backend) { return backend.prefill_workspace_bytes(shape, context); });
+  });
+}
+
+Result<KernelChoice> explain_prefill(const PrefillShape& shape, const Context& context) {
+  return guarded([&]() -> Result<KernelChoice> {
+    FLASHMLA_RETURN_IF_ERROR(check_prefill_sizes(shape));
+    return ask_backends(context, [&](const Backend& backend) { return backend.choose_prefill(shape, context); });
+  });
+}
+
+Status prefill(const PrefillParams& params, Workspace workspace, const Context& context) {
+  return guarded([&]() -> Status {
+    const Result<PrefillShape> shape = checked_prefill_shape(params);
+    if (!shape.ok()) return shape.status();
+    return ask_backends(context, [&](const Backend& backend) -> Status {
+      const Result<int64_t> need = backend.prefill_workspace_bytes(shape.value(), context);
+      if (!need.ok()) return need.status();
+      FLASHMLA_RETURN_IF_ERROR(check_workspace(workspace, need.value()));
+      return backend.prefill(params, shape.value(), workspace, context);
     });
   });
 }

@@ -1,5 +1,6 @@
 #include "core/check.h"
 
+#include <cmath>
 #include <cstdlib>
 
 #include "core/text.h"
@@ -80,8 +81,8 @@ Status check_view(std::string_view argument, const ConstTensorView& view, std::i
                   ViewRules rules) {
   if (!view.given()) return invalid(argument, "nothing", dims_text(dims));
   FLASHMLA_RETURN_IF_ERROR(check_shape(argument, view, dims));
+  if (element_count(view) == 0) return {};  // without elements neither strides nor address mean anything
   FLASHMLA_RETURN_IF_ERROR(check_strides(argument, view, rules));
-  if (element_count(view) == 0) return {};
   if (view.data == nullptr) {
     return invalid(argument, concat("a null pointer for shape ", shape_text(view)), "a pointer to its elements");
   }
@@ -108,6 +109,27 @@ Status check_float_dtype(std::string_view argument, const ConstTensorView& view)
     case DType::kBFloat16: return {};
     default: return invalid(argument, concat("dtype ", dtype_name(view.dtype)), "dtype fp32, fp16 or bf16");
   }
+}
+
+Status check_width(std::string_view name, int64_t width, int64_t least) {
+  if (width >= least && width % kDimMultiple == 0) return {};
+  return invalid(name, concat(width), concat("a multiple of ", kDimMultiple, ", at least ", least));
+}
+
+Status check_heads(int64_t heads_q, int64_t heads_kv) {
+  if (heads_q >= 1 && heads_kv >= 1 && heads_q % heads_kv == 0) return {};
+  return invalid("h_q", concat("h_q = ", heads_q, " with h_kv = ", heads_kv),
+                 "h_q >= 1, h_kv >= 1 and h_kv divides h_q");
+}
+
+Status check_softmax_scale(float scale) {
+  if (std::isfinite(scale)) return {};
+  return invalid("softmax_scale", concat(scale), "the model's finite scale (it has no default: see docs/math.md)");
+}
+
+Status check_empty_lse(EmptyLse empty_lse) {
+  if (empty_lse == EmptyLse::kPlusInf || empty_lse == EmptyLse::kMinusInf) return {};
+  return invalid("empty_lse", concat(static_cast<int32_t>(empty_lse)), "0 (+inf) or 1 (-inf)");
 }
 
 }  // namespace flashmla

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <string_view>
 
+#include "flashmla/decode.h"
 #include "flashmla/status.h"
 #include "flashmla/tensor.h"
 
@@ -32,5 +33,11 @@ Status check_view(std::string_view argument, const ConstTensorView& view, std::i
 Status check_dtype(std::string_view argument, const ConstTensorView& view, DType want);
 // fp32, fp16 or bf16.
 Status check_float_dtype(std::string_view argument, const ConstTensorView& view);
+
+// A latent, RoPE, key or value width: a multiple of kDimMultiple, at least `least`.
+Status check_width(std::string_view name, int64_t width, int64_t least);
+Status check_heads(int64_t heads_q, int64_t heads_kv);
+Status check_softmax_scale(float scale);
+Status check_empty_lse(EmptyLse empty_lse);
 
 }  // namespace flashmla

@@ -1,7 +1,5 @@
 #include "core/decode_shape.h"
 
-#include <cmath>
-
 #include "core/check.h"
 #include "core/text.h"
 
@@ -9,30 +7,11 @@ namespace flashmla {
 
 namespace {
 
-Status check_width(std::string_view name, int64_t width, int64_t least) {
-  if (width >= least && width % kDimMultiple == 0) return {};
-  return invalid(name, concat(width), concat("a multiple of ", kDimMultiple, ", at least ", least));
-}
-
 Status check_options(const DecodeOptions& options) {
   if (options.splits < 0 || options.splits > kMaxSplits) {
     return invalid("splits", concat(options.splits), concat("0 (chosen by the back end) .. ", kMaxSplits));
   }
-  if (options.empty_lse != EmptyLse::kPlusInf && options.empty_lse != EmptyLse::kMinusInf) {
-    return invalid("empty_lse", concat(static_cast<int32_t>(options.empty_lse)), "0 (+inf) or 1 (-inf)");
-  }
-  return {};
-}
-
-Status check_scale(float scale) {
-  if (std::isfinite(scale)) return {};
-  return invalid("softmax_scale", concat(scale), "the model's finite scale (it has no default: see docs/math.md)");
-}
-
-Status check_heads(int64_t heads_q, int64_t heads_kv) {
-  if (heads_q >= 1 && heads_kv >= 1 && heads_q % heads_kv == 0) return {};
-  return invalid("h_q", concat("h_q = ", heads_q, " with h_kv = ", heads_kv),
-                 "h_q >= 1, h_kv >= 1 and h_kv divides h_q");
+  return check_empty_lse(options.empty_lse);
 }
 
 // The format that the call names, or the cache dtype's own.
@@ -103,7 +82,7 @@ Status check_cache_side(const DecodeParams& params, const DecodeShape& shape) {
 }  // namespace
 
 Result<DecodeShape> checked_decode_shape(const DecodeParams& params) {
-  FLASHMLA_RETURN_IF_ERROR(check_scale(params.softmax_scale));
+  FLASHMLA_RETURN_IF_ERROR(check_softmax_scale(params.softmax_scale));
   FLASHMLA_RETURN_IF_ERROR(check_options(params.options));
   const ConstTensorView& q = params.q;
   const ConstTensorView& cache = params.kv_cache;

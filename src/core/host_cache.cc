@@ -86,9 +86,7 @@ Result<MergeShape> merge_shape(const MergeStatesParams& params) {
   FLASHMLA_RETURN_IF_ERROR(check_lse("lse_a", params.lse_a, false));
   FLASHMLA_RETURN_IF_ERROR(check_lse("lse_b", params.lse_b, false));
   if (params.lse.given()) FLASHMLA_RETURN_IF_ERROR(check_lse("lse", params.lse, true));
-  if (params.empty_lse != EmptyLse::kPlusInf && params.empty_lse != EmptyLse::kMinusInf) {
-    return invalid("empty_lse", concat(static_cast<int32_t>(params.empty_lse)), "0 (+inf) or 1 (-inf)");
-  }
+  FLASHMLA_RETURN_IF_ERROR(check_empty_lse(params.empty_lse));
   return shape;
 }
 

@@ -4,8 +4,8 @@
 
 #include "core/env.h"
 #include "core/text.h"
+#include "cpu/attention.h"
 #include "cpu/cache.h"
-#include "cpu/decode.h"
 #include "cpu/isa.h"
 #include "cpu/topology.h"
 
@@ -13,7 +13,7 @@ namespace flashmla {
 
 namespace {
 
-constexpr int64_t kMaxWidth = 1 << 16;  // latent and RoPE part together: the kernels count columns in 32 bits
+constexpr int64_t kMaxWidth = 1 << 16;  // of a key or value: the kernels count columns in 32 bits
 
 Result<int32_t> choose_threads(const Context& context) {
   if (context.threads < 0 || context.threads > kMaxThreads) {
@@ -25,7 +25,7 @@ Result<int32_t> choose_threads(const Context& context) {
   return wanted > 0 ? std::min(wanted, kMaxThreads) : available_processors();
 }
 
-const DecodeKernel& kernel_of(Isa isa, DType dtype) {
+const AttentionKernel& kernel_of(Isa isa, DType dtype) {
   switch (isa) {
 #if defined(__x86_64__)
     case Isa::kAvx512Bf16:
@@ -41,20 +41,59 @@ const DecodeKernel& kernel_of(Isa isa, DType dtype) {
 // What a call needs to know before it looks into any tensor.
 struct Plan {
   Isa isa = Isa::kScalar;
-  const DecodeKernel* kernel = nullptr;
-  DecodeLayout layout{};
+  const AttentionKernel* kernel = nullptr;
+  AttentionLayout layout{};
 };
 
-Result<Plan> plan_decode(const DecodeShape& shape, const Context& context) {
+template <class Shape>
+Result<Plan> plan_attention(const Shape& shape, int64_t widest, const Context& context) {
   const Result<Isa> isa = choose_isa(context);
   if (!isa.ok()) return isa.status();
   const Result<int32_t> threads = choose_threads(context);
   if (!threads.ok()) return threads.status();
-  if (shape.latent_dim + shape.rope_dim > kMaxWidth) {
-    return unsupported("d_qk", concat(shape.latent_dim + shape.rope_dim),
-                       concat("up to ", kMaxWidth, " on back end 'cpu'"));
+  if (widest > kMaxWidth) {
+    return unsupported("width of a key or value", concat(widest), concat("up to ", kMaxWidth, " on back end 'cpu'"));
   }
-  return Plan{isa.value(), &kernel_of(isa.value(), shape.dtype), DecodeLayout::of(shape, threads.value())};
+  return Plan{isa.value(), &kernel_of(isa.value(), shape.dtype), AttentionLayout::of(shape, threads.value())};
+}
+
+Result<Plan> plan(const DecodeShape& shape, const Context& context) {
+  return plan_attention(shape, shape.latent_dim + shape.rope_dim, context);
+}
+
+Result<Plan> plan(const PrefillShape& shape, const Context& context) {
+  return plan_attention(shape, std::max(shape.qk_dim, shape.v_dim), context);
+}
+
+template <class Shape>
+Result<KernelChoice> choose(const Shape& shape, const Context& context) {
+  const Result<Plan> planned = plan(shape, context);
+  if (!planned.ok()) return planned.status();
+  const Plan& found = planned.value();
+  const bool named = !context.isa.empty() || !env_isa().empty();
+  return KernelChoice{
+      "cpu", found.kernel->name,
+      concat("instruction set ", isa_name(found.isa), named ? " was asked for" : " is the best of this processor",
+             " and the inputs are ", dtype_name(shape.dtype), "; at most ", found.layout.item.rows,
+             " query rows share each read of a key; threads: ", found.layout.threads)};
+}
+
+template <class Shape>
+Result<int64_t> workspace(const Shape& shape, const Context& context) {
+  const Result<Plan> planned = plan(shape, context);
+  if (!planned.ok()) return planned.status();
+  return planned.value().layout.bytes;
+}
+
+template <class Params, class Shape>
+Status attend(const Params& params, const Shape& shape, Workspace memory, const Context& context) {
+  const Result<Plan> planned = plan(shape, context);
+  if (!planned.ok()) return planned.status();
+  const Result<HostAttention> call = HostAttention::make(params, shape);
+  if (!call.ok()) return call.status();
+  cpu_attention(call.value(), *planned.value().kernel, planned.value().layout, static_cast<std::byte*>(memory.data));
+  call.value().write_padding();
+  return {};
 }
 
 class CpuBackend final : public Backend {
@@ -65,33 +104,26 @@ class CpuBackend final : public Backend {
 
   Result<KernelChoice> choose_decode(const DecodeShape& shape, const DecodeOptions&,
                                      const Context& context) const override {
-    const Result<Plan> plan = plan_decode(shape, context);
-    if (!plan.ok()) return plan.status();
-    const bool named = !context.isa.empty() || !env_isa().empty();
-    const char* queries = shape.ragged_q ? "up to " : "";
-    return KernelChoice{"cpu", plan.value().kernel->name,
-                        concat("instruction set ", isa_name(plan.value().isa),
-                               named ? " was asked for" : " is the best of this processor", " and the cache is ",
-                               dtype_name(shape.dtype), "; ", queries, plan.value().layout.item.rows,
-                               " query rows read each key once; ", plan.value().layout.threads, " threads")};
+    return choose(shape, context);
   }
-
   Result<int64_t> decode_workspace_bytes(const DecodeShape& shape, const DecodeOptions&,
                                          const Context& context) const override {
-    const Result<Plan> plan = plan_decode(shape, context);
-    if (!plan.ok()) return plan.status();
-    return plan.value().layout.bytes;
+    return workspace(shape, context);
+  }
+  Status decode(const DecodeParams& params, const DecodeShape& shape, Workspace memory,
+                const Context& context) const override {
+    return attend(params, shape, memory, context);
   }
 
-  Status decode(const DecodeParams& params, const DecodeShape& shape, Workspace workspace,
-                const Context& context) const override {
-    const Result<Plan> plan = plan_decode(shape, context);
-    if (!plan.ok()) return plan.status();
-    const Result<HostDecode> call = HostDecode::make(params, shape);
-    if (!call.ok()) return call.status();
-    cpu_decode(call.value(), *plan.value().kernel, plan.value().layout, static_cast<std::byte*>(workspace.data));
-    if (shape.ragged_q) call.value().write_padding();
-    return {};
+  Result<KernelChoice> choose_prefill(const PrefillShape& shape, const Context& context) const override {
+    return choose(shape, context);
+  }
+  Result<int64_t> prefill_workspace_bytes(const PrefillShape& shape, const Context& context) const override {
+    return workspace(shape, context);
+  }
+  Status prefill(const PrefillParams& params, const PrefillShape& shape, Workspace memory,
+                 const Context& context) const override {
+    return attend(params, shape, memory, context);
   }
 
   Status append_kv(const AppendKvParams& params, const Context& context) const override {

@@ -6,8 +6,8 @@
 
 #include "core/check.h"
 #include "core/float16.h"
+#include "core/host_attention.h"
 #include "core/host_cache.h"
-#include "core/host_decode.h"
 #include "core/text.h"
 
 namespace flashmla {
@@ -39,64 +39,64 @@ template <class T>
 class Row {
  public:
   // `scratch`: d_qk + d_v doubles.
-  Row(const HostDecode& call, double scale, double* scratch)
-      : call_(call),
-        scale_(scale),
-        query_(scratch),
-        weighted_(scratch + call.shape().latent_dim + call.shape().rope_dim) {}
+  Row(const HostAttention& call, double* scratch)
+      : call_(call), query_(scratch), weighted_(scratch + call.first_dim() + call.second_dim()) {}
 
   void run(int64_t index, const HostRequest& request, int64_t token, int64_t head) {
-    const DecodeShape& shape = call_.shape();
-    for (int64_t d = 0; d < shape.latent_dim; ++d) query_[d] = load<T>(call_.q_latent(index, request, token, head), d);
-    for (int64_t d = 0; d < shape.rope_dim; ++d) {
-      query_[shape.latent_dim + d] = load<T>(call_.q_rope(index, request, token, head), d);
-    }
-    std::fill_n(weighted_, shape.latent_dim, 0.0);
+    const std::byte* first = call_.query_first(index, request, token, head);
+    const std::byte* second = call_.query_second(index, request, token, head);
+    for (int64_t d = 0; d < call_.first_dim(); ++d) query_[d] = load<T>(first, d);
+    for (int64_t d = 0; d < call_.second_dim(); ++d) query_[call_.first_dim() + d] = load<T>(second, d);
+    std::fill_n(weighted_, call_.value_dim(), 0.0);
     most_ = -kInf;
     total_ = 0;
-    const int64_t visible = call_.visible_keys(request, token);
-    const KeyRows keys = call_.key_rows(index, head / call_.group());
-    for (int64_t k = 0; k < visible; ++k) add_key(keys.at(k));
+    add_keys(index, request, head / call_.group(), call_.visible_keys(request, token));
     if (most_ == -kInf) {
       call_.write_empty(index, request, token, head);
       return;
     }
     std::byte* out = call_.out(index, request, token, head);
-    for (int64_t d = 0; d < shape.latent_dim; ++d) store<T>(out, d, weighted_[d] / total_);
+    for (int64_t d = 0; d < call_.value_dim(); ++d) store<T>(out, d, weighted_[d] / total_);
     if (float* lse = call_.lse(index, request, token, head)) *lse = static_cast<float>(most_ + std::log(total_));
   }
 
  private:
   static constexpr double kInf = std::numeric_limits<double>::infinity();
 
+  void add_keys(int64_t index, const HostRequest& request, int64_t head_kv, int64_t count) {
+    if (count == 0) return;
+    const KeyRows keys = call_.key_rows(index, request, head_kv);
+    const KeyRows values = call_.value_rows(request, head_kv);
+    for (int64_t k = 0; k < count; ++k) add_key(keys.at(k), values.base == nullptr ? keys.at(k) : values.at(k));
+  }
+
   double score(const std::byte* key) const {
-    const int64_t width = call_.shape().latent_dim + call_.shape().rope_dim;
+    const int64_t width = call_.first_dim() + call_.second_dim();
     double sums[kDimMultiple] = {};  // widths are multiples of kDimMultiple; independent sums let the compiler use SIMD
     for (int64_t d = 0; d < width; d += kDimMultiple) {
       for (int64_t i = 0; i < kDimMultiple; ++i) sums[i] += query_[d + i] * load<T>(key, d + i);
     }
     double sum = 0;
     for (double part : sums) sum += part;
-    return sum * scale_;
+    return sum * static_cast<double>(call_.softmax_scale());
   }
 
-  void add_key(const std::byte* key) {
+  void add_key(const std::byte* key, const std::byte* value) {
     const double score = this->score(key);
     if (score == -kInf) return;  // weight 0
     // A score of NaN or +inf makes the row NaN: exp(inf - inf), or NaN itself.
     if (!(score <= most_)) {
       const double keep = std::exp(most_ - score);
       total_ *= keep;
-      for (int64_t d = 0; d < call_.shape().latent_dim; ++d) weighted_[d] *= keep;
+      for (int64_t d = 0; d < call_.value_dim(); ++d) weighted_[d] *= keep;
       most_ = score;
     }
     const double weight = std::exp(score - most_);
     total_ += weight;
-    for (int64_t d = 0; d < call_.shape().latent_dim; ++d) weighted_[d] += weight * load<T>(key, d);
+    for (int64_t d = 0; d < call_.value_dim(); ++d) weighted_[d] += weight * load<T>(value, d);
   }
 
-  const HostDecode& call_;
-  double scale_;
+  const HostAttention& call_;
   double* query_;
   double* weighted_;
   double most_ = -kInf;
@@ -104,14 +104,23 @@ class Row {
 };
 
 template <class T>
-void decode_rows(const HostDecode& call, double scale, double* scratch) {
-  Row<T> row(call, scale, scratch);
-  for (int64_t i = 0; i < call.shape().batch; ++i) {
+void attend_rows(const HostAttention& call, double* scratch) {
+  Row<T> row(call, scratch);
+  for (int64_t i = 0; i < call.batch(); ++i) {
     const HostRequest request = call.request(i);
     for (int64_t token = 0; token < request.seq_q; ++token) {
-      for (int64_t head = 0; head < call.shape().heads_q; ++head) row.run(i, request, token, head);
+      for (int64_t head = 0; head < call.heads_q(); ++head) row.run(i, request, token, head);
     }
   }
+}
+
+Status attend(const Result<HostAttention>& call, Workspace workspace) {
+  if (!call.ok()) return call.status();
+  visit_dtype(call.value().dtype(), [&](auto element) {
+    attend_rows<decltype(element)>(call.value(), static_cast<double*>(workspace.data));
+  });
+  call.value().write_padding();
+  return {};
 }
 
 template <class T>
@@ -161,13 +170,20 @@ class ReferenceBackend final : public Backend {
 
   Status decode(const DecodeParams& params, const DecodeShape& shape, Workspace workspace,
                 const Context&) const override {
-    const Result<HostDecode> call = HostDecode::make(params, shape);
-    if (!call.ok()) return call.status();
-    visit_dtype(shape.dtype, [&](auto element) {
-      decode_rows<decltype(element)>(call.value(), params.softmax_scale, static_cast<double*>(workspace.data));
-    });
-    if (shape.ragged_q) call.value().write_padding();
-    return {};
+    return attend(HostAttention::make(params, shape), workspace);
+  }
+
+  Result<KernelChoice> choose_prefill(const PrefillShape&, const Context&) const override {
+    return KernelChoice{"reference", "reference_scalar", "asked for by name: the double-precision oracle, one thread"};
+  }
+
+  Result<int64_t> prefill_workspace_bytes(const PrefillShape& shape, const Context&) const override {
+    return static_cast<int64_t>(sizeof(double)) * (shape.qk_dim + shape.v_dim);
+  }
+
+  Status prefill(const PrefillParams& params, const PrefillShape& shape, Workspace workspace,
+                 const Context&) const override {
+    return attend(HostAttention::make(params, shape), workspace);
   }
 
   Status append_kv(const AppendKvParams& params, const Context&) const override {

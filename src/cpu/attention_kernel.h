@@ -1,4 +1,5 @@
-// The decode kernel of the "cpu" back end, written once against the vector interface (simd_*.h) and two small policies:
+// The attention kernel of the "cpu" back end, written once against the vector interface (simd_*.h) and two small
+// policies:
 //
 //   Score   how queries meet keys:   s[t][row] += q[row][..] . k[t][..]
 //   Value   how weights meet values: o[row][c] += p[t][row] * v[t][c]
@@ -14,7 +15,7 @@
 
 #include <cstring>
 
-#include "cpu/decode_item.h"
+#include "cpu/attention_item.h"
 
 namespace flashmla {
 
@@ -112,7 +113,13 @@ void for_each_key(const KeyRows& keys, int64_t first, int32_t count, const Visit
 struct NextRows {
   const std::byte* row[kBlockKeys];
   int count = 0;
-  int64_t bytes = 0;
+  int64_t bytes = 0;  // of a row
+
+  void find(const KeyRows& keys, const Block& block, int64_t row_bytes) {
+    count = block.ahead;
+    bytes = row_bytes;
+    for_each_key(keys, block.first + block.count, count, [this](int t, const std::byte* at) { row[t] = at; });
+  }
 
   // The share of columns [column, column + columns) of `all`.
   void prefetch(int64_t column, int64_t columns, int64_t all) const {
@@ -153,28 +160,30 @@ struct BlockKernel {
     return static_cast<Weight*>(scratch.weights) + (row / kRowPad * kSteps + step) * kRowPad + row % kRowPad;
   }
   // queries: [group][d / kPack][kRowPad] Query, then [remainder rows][padded_dim] Element
-  static int64_t steps(const ItemShape& shape) { return (shape.latent_dim + shape.rope_dim) / Score::kPack; }
+  static int64_t steps(const ItemShape& shape) { return shape.qk_dim() / Score::kPack; }
   static Query* query_at(const ItemShape& shape, const Scratch& scratch, int64_t step, int row) {
     return static_cast<Query*>(scratch.queries) + (row / kRowPad * steps(shape) + step) * kRowPad + row % kRowPad;
   }
 
   // --- queries ---
 
+  static Element* zero_row(const Scratch& scratch) { return reinterpret_cast<Element*>(scratch.rows); }
+
   static Element* remainder_queries(const ItemShape& shape, const Scratch& scratch) {
     return reinterpret_cast<Element*>(static_cast<Query*>(scratch.queries) + steps(shape) * vector_rows(shape));
   }
 
-  static void load_queries(const ItemShape& shape, const Scratch& scratch, const std::byte* const* latent,
-                           const std::byte* const* rope) {
+  static void load_queries(const ItemShape& shape, const Scratch& scratch, const std::byte* const* first,
+                           const std::byte* const* second) {
     const int vectors = vector_rows(shape);
-    Element* row = Source::zero_row(shape, scratch);  // free until the keys come: one query, widened
+    Element* row = zero_row(scratch);  // free until the keys come: one query, widened
     Element* remainder = remainder_queries(shape, scratch);
     for (int r = 0; r < shape.padded_rows; ++r) {
       if (r >= vectors && r >= (shape.rows + kTailRows - 1) / kTailRows * kTailRows) break;
       std::memset(row, 0, static_cast<size_t>(shape.padded_dim) * sizeof(Element));
       if (r < shape.rows) {
-        Source::widen(row, latent[r], shape.latent_dim, shape.dtype);
-        Source::widen(row + shape.latent_dim, rope[r], shape.rope_dim, shape.dtype);
+        Source::widen(row, first[r], shape.first_dim, shape.dtype);
+        Source::widen(row + shape.first_dim, second[r], shape.second_dim, shape.dtype);
       }
       if (r >= vectors) {
         std::memcpy(remainder + static_cast<int64_t>(r - vectors) * shape.padded_dim, row,
@@ -229,7 +238,7 @@ struct BlockKernel {
     constexpr int kTokens = Score::kLanes / kTailRows;
     typename Score::Sum sum[kTokens * kTailRows];
     for (auto& part : sum) part = Score::zero();
-    const int width = shape.latent_dim + shape.rope_dim;  // rounded up to whole vectors: zeros, or nothing to round
+    const int width = shape.qk_dim();  // rounded up to whole vectors: zeros, or nothing to round
     const auto as_vec = [](const Element* p) { return Score::load(reinterpret_cast<const typename Score::Query*>(p)); };
     for (int d = 0; d < width; d += Score::kPack * Score::kLanes) {
       typename Score::Vec q[kTailRows];
@@ -343,13 +352,13 @@ struct BlockKernel {
     return kRows;
   }
 
-  static void accumulate(const ItemShape& shape, const Scratch& scratch, const Element* const* keys, int padded_keys,
+  static void accumulate(const ItemShape& shape, const Scratch& scratch, const Element* const* values, int padded_keys,
                          bool fresh, const Partial& partial, const NextRows& next) {
     for (int64_t column = 0; column < shape.out_stride; column += Value::kColumns) {
       next.prefetch(column, Value::kColumns, shape.out_stride);
       for (int row = 0; row < shape.rows;) {
         row += accumulate_rows<Simd::kPvRows>(
-            shape, weight_at(scratch, 0, row), scratch.rescale + row, keys, padded_keys, column, fresh,
+            shape, weight_at(scratch, 0, row), scratch.rescale + row, values, padded_keys, column, fresh,
             partial.o + static_cast<int64_t>(row) * shape.out_stride + column, shape.rows - row);
       }
     }
@@ -358,35 +367,44 @@ struct BlockKernel {
   // --- one block ---
 
   // visible[] of the block, padded rows included; whether any row misses one of the block's keys.
-  static bool set_visible(const ItemShape& shape, const Scratch& scratch, const int64_t* visible, int64_t first,
-                          int count, int padded_keys) {
+  static bool set_visible(const ItemShape& shape, const Scratch& scratch, const int64_t* visible, const Block& block,
+                          int padded_keys) {
+    const int count = block.count;
     bool mask = count != padded_keys;
     for (int r = 0; r < shape.padded_rows; ++r) {
-      const int64_t sees = (r < shape.rows ? visible[r] : first + count) - first;
+      const int64_t sees = (r < shape.rows ? visible[r] : block.first + count) - block.first;
       scratch.visible[r] = sees < 0 ? 0 : sees < count ? static_cast<int32_t>(sees) : count;
       mask = mask || scratch.visible[r] < count;
     }
     return mask;
   }
 
-  static void attend(const ItemShape& shape, const Scratch& scratch, const KeyRows& source, int64_t first,
-                     int32_t count, int32_t ahead, const int64_t* visible, bool fresh, const Partial& partial) {
+  static void attend(const ItemShape& shape, const Scratch& scratch, const KeyRows& key_rows, const KeyRows& value_rows,
+                     const Block& block, const int64_t* visible, const Partial& partial) {
+    const bool own_values = value_rows.base != nullptr;
     const Element* keys[kBlockKeys];
-    NextRows next;
-    next.bytes = (shape.latent_dim + shape.rope_dim) * Source::element_bytes(shape.dtype);
-    next.count = ahead;
-    for_each_key(source, first + count, ahead, [&](int t, const std::byte* row) { next.row[t] = row; });
-    Source::gather(shape, scratch, source, first, count, keys);
+    const Element* own[kBlockKeys];
+    Element* copies = zero_row(scratch) + shape.padded_dim;
+    // A key row is also read as a value row in MLA, in whole vectors of columns.
+    Source::gather(shape, key_rows, block, shape.qk_dim(), own_values ? 0 : shape.out_stride, copies, keys);
+    if (own_values) {
+      copies += static_cast<int64_t>(kBlockKeys) * shape.padded_dim;
+      Source::gather(shape, value_rows, block, shape.value_dim, shape.out_stride, copies, own);
+    }
+    const Element** values = own_values ? own : keys;
     constexpr int kGroup = 8;  // a multiple of every policy's kTokens and kPack
-    const int padded_keys = (count + kGroup - 1) / kGroup * kGroup;
-    for (int t = count; t < padded_keys; ++t) keys[t] = Source::zero_row(shape, scratch);
+    const int padded_keys = (block.count + kGroup - 1) / kGroup * kGroup;
+    for (int t = block.count; t < padded_keys; ++t) keys[t] = values[t] = zero_row(scratch);
+
+    NextRows next;
+    next.find(key_rows, block, shape.qk_dim() * Source::element_bytes(shape.dtype));
     score(shape, scratch, keys, padded_keys);
-    const bool mask = set_visible(shape, scratch, visible, first, count, padded_keys);
-    softmax(shape, scratch, padded_keys, mask, fresh, partial);
-    accumulate(shape, scratch, keys, padded_keys, fresh, partial, next);
+    const bool mask = set_visible(shape, scratch, visible, block, padded_keys);
+    softmax(shape, scratch, padded_keys, mask, block.fresh, partial);
+    accumulate(shape, scratch, values, padded_keys, block.fresh, partial, next);
   }
 
-  static constexpr DecodeKernel table(const char* name) { return {name, load_queries, attend}; }
+  static constexpr AttentionKernel table(const char* name) { return {name, load_queries, attend}; }
 };
 
 // Source of key rows: widened to fp32 in scratch, zero past d_qk.
@@ -394,9 +412,6 @@ template <class Simd>
 struct WidenedRows {
   static int64_t element_bytes(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
   static bool key_reads_fit(const ItemShape&, int) { return true; }
-  static float* zero_row(const ItemShape& shape, const Scratch& scratch) {
-    return reinterpret_cast<float*>(scratch.rows) + static_cast<int64_t>(kBlockKeys) * shape.padded_dim;
-  }
   static void widen(float* to, const std::byte* from, int width, DType dtype) {
     const auto* half = reinterpret_cast<const uint16_t*>(from);
     switch (dtype) {
@@ -409,14 +424,15 @@ struct WidenedRows {
       default: std::memcpy(to, from, static_cast<size_t>(width) * sizeof(float)); break;
     }
   }
-  static void gather(const ItemShape& shape, const Scratch& scratch, const KeyRows& source, int64_t first,
-                     int32_t count, const float** keys) {
-    const int width = shape.latent_dim + shape.rope_dim;
-    for_each_key(source, first, count, [&](int t, const std::byte* from) {
-      float* to = reinterpret_cast<float*>(scratch.rows) + static_cast<int64_t>(t) * shape.padded_dim;
+  // Rows of `width` elements, copied to `copies` (stride padded_dim) and read up to `read` elements; rows[t] points at
+  // each.
+  static void gather(const ItemShape& shape, const KeyRows& source, const Block& block, int width, int, float* copies,
+                     const float** rows) {
+    for_each_key(source, block.first, block.count, [&](int t, const std::byte* from) {
+      float* to = copies + static_cast<int64_t>(t) * shape.padded_dim;
       widen(to, from, width, shape.dtype);
       std::memset(to + width, 0, static_cast<size_t>(shape.padded_dim - width) * sizeof(float));
-      keys[t] = to;
+      rows[t] = to;
     });
   }
 };

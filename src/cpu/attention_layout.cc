@@ -1,4 +1,4 @@
-#include "cpu/decode_layout.h"
+#include "cpu/attention_layout.h"
 
 #include <algorithm>
 
@@ -23,7 +23,7 @@ ScratchLayout ScratchLayout::of(const ItemShape& shape) {
   layout.queries = take(width * shape.padded_rows * query_bytes);
   layout.scores = take(int64_t{kBlockKeys} * shape.padded_rows * 4);
   layout.weights = take(int64_t{kBlockKeys} * shape.padded_rows * 4);
-  layout.rows = take((int64_t{kBlockKeys} + 1) * width * 4);
+  layout.rows = take((2 * int64_t{kBlockKeys} + 1) * width * 4);
   layout.rescale = take(int64_t{shape.padded_rows} * 4);
   layout.visible = take(int64_t{shape.padded_rows} * 4);
   layout.query_addresses = take(2 * int64_t{kMaxTileRows} * static_cast<int64_t>(sizeof(void*)));
@@ -41,25 +41,34 @@ Partial partial_at(std::byte* base, const ItemShape& shape) {
   return {m, m + shape.padded_rows, m + 2 * shape.padded_rows};
 }
 
-DecodeLayout DecodeLayout::of(const DecodeShape& shape, int32_t threads) {
-  DecodeLayout layout;
-  // The tile of the longest request; `rows` only ever shrinks for others, so round up to what the workspace grows by.
-  const int64_t most_rows = shape.seq_q * (shape.heads_q / shape.heads_kv);
-  ItemShape& item = layout.item;
+AttentionLayout AttentionLayout::of(const DecodeShape& shape, int32_t threads) {
+  ItemShape item;
+  item.first_dim = item.value_dim = static_cast<int32_t>(shape.latent_dim);
+  item.second_dim = static_cast<int32_t>(shape.rope_dim);
+  item.dtype = shape.dtype;
+  return of(item, shape.seq_q * (shape.heads_q / shape.heads_kv), shape.total_q == 0 || shape.batch == 0, threads);
+}
+
+AttentionLayout AttentionLayout::of(const PrefillShape& shape, int32_t threads) {
+  ItemShape item;
+  item.first_dim = static_cast<int32_t>(shape.qk_dim);
+  item.value_dim = static_cast<int32_t>(shape.v_dim);
+  item.dtype = shape.dtype;
+  return of(item, shape.total_q * (shape.heads_q / shape.heads_kv), shape.total_q == 0 || shape.batch == 0, threads);
+}
+
+AttentionLayout AttentionLayout::of(ItemShape item, int64_t most_rows, bool empty, int32_t threads) {
+  AttentionLayout layout;
   item.rows = static_cast<int32_t>(std::min<int64_t>(most_rows, kMaxTileRows));
   item.padded_rows = static_cast<int32_t>(round_up(item.rows, kRowPad));
-  item.latent_dim = static_cast<int32_t>(shape.latent_dim);
-  item.rope_dim = static_cast<int32_t>(shape.rope_dim);
-  item.out_stride = static_cast<int32_t>(round_up(shape.latent_dim, kColumnPad));
-  item.padded_dim =
-      static_cast<int32_t>(std::max<int64_t>(round_up(shape.latent_dim + shape.rope_dim, kColumnPad), item.out_stride));
-  item.dtype = shape.dtype;
+  item.out_stride = static_cast<int32_t>(round_up(item.value_dim, kColumnPad));
+  item.padded_dim = static_cast<int32_t>(std::max<int64_t>(round_up(item.qk_dim(), kColumnPad), item.out_stride));
+  layout.item = item;
   layout.scratch = ScratchLayout::of(item);
   layout.slot_bytes = partial_bytes(item);
   layout.threads = threads;
   layout.slots = std::max<int64_t>(kMaxSplits, threads * kSlotsPerThread);
-  if (shape.total_q > 0 && shape.batch > 0)
-    layout.bytes = threads * layout.scratch.bytes + layout.slots * layout.slot_bytes;
+  if (!empty) layout.bytes = threads * layout.scratch.bytes + layout.slots * layout.slot_bytes;
   return layout;
 }
 

@@ -1,10 +1,11 @@
-// Sizes of a decode call on the "cpu" back end: row tiles, scratch of a thread, slots of split rows.
+// Sizes of an attention call on the "cpu" back end: row tiles, scratch of a thread, slots of split rows.
 #pragma once
 
 #include <cstdint>
 
-#include "cpu/decode_item.h"
+#include "cpu/attention_item.h"
 #include "flashmla/decode.h"
+#include "flashmla/prefill.h"
 
 namespace flashmla {
 
@@ -41,7 +42,7 @@ struct ScratchLayout {
 int64_t partial_bytes(const ItemShape& shape);
 Partial partial_at(std::byte* base, const ItemShape& shape);
 
-struct DecodeLayout {
+struct AttentionLayout {
   ItemShape item{};  // of a full tile
   ScratchLayout scratch{};
   int64_t slot_bytes = 0;
@@ -49,7 +50,12 @@ struct DecodeLayout {
   int32_t threads = 1;
   int64_t bytes = 0;  // the whole workspace: scratch of every thread, then the slots
 
-  static DecodeLayout of(const DecodeShape& shape, int32_t threads);
+  static AttentionLayout of(const DecodeShape& shape, int32_t threads);
+  static AttentionLayout of(const PrefillShape& shape, int32_t threads);
+
+ private:
+  // `most_rows`: of the longest request and one KV head; `empty`: the call has no query token.
+  static AttentionLayout of(ItemShape item, int64_t most_rows, bool empty, int32_t threads);
 };
 
 }  // namespace flashmla

@@ -1,6 +1,6 @@
 // bf16 cache on processors with AVX512_BF16: VDPBF16PS multiplies pairs of bf16 and adds to fp32, on key rows as they
 // lie in the cache, with no widening.
-#include "cpu/decode_kernel.h"
+#include "cpu/attention_kernel.h"
 #include "cpu/simd_avx512.h"
 
 namespace flashmla {
@@ -64,37 +64,30 @@ struct ValueBf16 {
 // Rows as they lie in the cache; copied to scratch only where a kernel would read past a row's end.
 struct CacheRows {
   static int64_t element_bytes(DType) { return 2; }
-  static bool key_reads_fit(const ItemShape& shape, int step) {
-    return (shape.latent_dim + shape.rope_dim) % step == 0;
-  }
-  static uint16_t* zero_row(const ItemShape& shape, const Scratch& scratch) {
-    return reinterpret_cast<uint16_t*>(scratch.rows) + static_cast<int64_t>(kBlockKeys) * shape.padded_dim;
-  }
+  static bool key_reads_fit(const ItemShape& shape, int step) { return shape.qk_dim() % step == 0; }
   static void widen(uint16_t* to, const std::byte* from, int width, DType) {
     std::memcpy(to, from, static_cast<size_t>(width) * sizeof(uint16_t));
   }
-  static void gather(const ItemShape& shape, const Scratch& scratch, const KeyRows& source, int64_t first,
-                     int32_t count, const uint16_t** keys) {
-    const int width = shape.latent_dim + shape.rope_dim;
-    const bool copy = shape.out_stride > width;
-    for_each_key(source, first, count, [&](int t, const std::byte* from) {
-      if (!copy) {
-        keys[t] = reinterpret_cast<const uint16_t*>(from);
+  static void gather(const ItemShape& shape, const KeyRows& source, const Block& block, int width, int read,
+                     uint16_t* copies, const uint16_t** rows) {
+    for_each_key(source, block.first, block.count, [&](int t, const std::byte* from) {
+      if (read <= width) {
+        rows[t] = reinterpret_cast<const uint16_t*>(from);
         return;
       }
-      uint16_t* to = reinterpret_cast<uint16_t*>(scratch.rows) + static_cast<int64_t>(t) * shape.padded_dim;
+      uint16_t* to = copies + static_cast<int64_t>(t) * shape.padded_dim;
       std::memset(to, 0, static_cast<size_t>(shape.padded_dim) * sizeof(uint16_t));
       std::memcpy(to, from, static_cast<size_t>(width) * sizeof(uint16_t));
-      keys[t] = to;
+      rows[t] = to;
     });
   }
 };
 
 }  // namespace
 
-const DecodeKernel& avx512_bf16_kernel() {
-  static constexpr DecodeKernel kKernel =
-      BlockKernel<Avx512, ScoreBf16, ValueBf16, CacheRows>::table("cpu_decode_avx512_bf16_dot");
+const AttentionKernel& avx512_bf16_kernel() {
+  static constexpr AttentionKernel kKernel =
+      BlockKernel<Avx512, ScoreBf16, ValueBf16, CacheRows>::table("cpu_avx512_bf16_dot");
   return kKernel;
 }
 

@@ -1,4 +1,4 @@
-// What the scheduler hands to a decode kernel: plain pointers and sizes, no tensors.
+// What the scheduler hands to an attention kernel: plain pointers and sizes, no tensors.
 //
 // An item is one row tile (query rows of one request and KV head) over one range of keys. The kernel walks the range in
 // blocks of kBlockKeys and keeps for every row the running maximum m, sum l and un-normalised output o
@@ -20,12 +20,15 @@ inline constexpr int kRowPad = 16;        // row counts are padded to this: lane
 struct ItemShape {
   int32_t rows = 0;
   int32_t padded_rows = 0;  // rows rounded up to kRowPad
-  int32_t latent_dim = 0;
-  int32_t rope_dim = 0;
-  int32_t padded_dim = 0;  // d_qk, or d_v where that is more when rounded up to kColumnPad; a multiple of kColumnPad
-  int32_t out_stride = 0;  // floats from one row of `Partial::o` to the next: d_v rounded up to kColumnPad
+  int32_t first_dim = 0;    // a query lies in two parts (MLA: latent and RoPE)
+  int32_t second_dim = 0;
+  int32_t value_dim = 0;   // columns of the output
+  int32_t padded_dim = 0;  // the wider of key and value, rounded up to kColumnPad
+  int32_t out_stride = 0;  // floats from one row of `Partial::o` to the next: value_dim rounded up to kColumnPad
   DType dtype = DType::kBFloat16;
   float score_scale = 0;  // softmax_scale * log2(e)
+
+  constexpr int32_t qk_dim() const { return first_dim + second_dim; }
 };
 inline constexpr int kColumnPad = 32;
 
@@ -36,7 +39,7 @@ struct Partial {
   float* o = nullptr;  // [rows][out_stride]
 };
 
-// Buffers of one thread, arbitrary on entry; sizes in ScratchLayout (decode_layout.h).
+// Buffers of one thread, arbitrary on entry; sizes in ScratchLayout (attention_layout.h).
 struct Scratch {
   void* queries = nullptr;     // packed by load_queries
   float* scores = nullptr;     // kBlockKeys for each padded row
@@ -46,21 +49,29 @@ struct Scratch {
   int32_t* visible = nullptr;  // [padded_rows] keys that each row sees, counted from the first key of the block
 };
 
-struct DecodeKernel {
+// Keys [first, first + count) of an item.
+struct Block {
+  int64_t first = 0;
+  int32_t count = 0;   // at most kBlockKeys
+  int32_t ahead = 0;   // keys after them that the next call will add, at most kBlockKeys
+  bool fresh = false;  // the first block of the item
+};
+
+struct AttentionKernel {
   const char* name;
-  // Packs the rows' queries (latent and RoPE part by row) into scratch.queries.
-  void (*load_queries)(const ItemShape& shape, const Scratch& scratch, const std::byte* const* latent,
-                       const std::byte* const* rope);
-  // Adds keys [first, first + count) to `partial`; row r sees those below visible[r] (counted from key 0). `ahead`:
-  // keys after them that the next call will add. `fresh`: the first block of the item. count and ahead <= kBlockKeys.
-  void (*attend)(const ItemShape& shape, const Scratch& scratch, const KeyRows& keys, int64_t first, int32_t count,
-                 int32_t ahead, const int64_t* visible, bool fresh, const Partial& partial);
+  // Packs the rows' queries (first and second part by row) into scratch.queries.
+  void (*load_queries)(const ItemShape& shape, const Scratch& scratch, const std::byte* const* first,
+                       const std::byte* const* second);
+  // Adds a block of keys to `partial`; row r sees those below visible[r], counted from key 0. Values without a base are
+  // the beginnings of the key rows.
+  void (*attend)(const ItemShape& shape, const Scratch& scratch, const KeyRows& keys, const KeyRows& values,
+                 const Block& block, const int64_t* visible, const Partial& partial);
 };
 
 // By instruction set; `dtype` picks among an instruction set's kernels.
-const DecodeKernel& scalar_kernel(DType dtype);
-const DecodeKernel& avx2_kernel(DType dtype);
-const DecodeKernel& avx512_kernel(DType dtype);
-const DecodeKernel& avx512_bf16_kernel();
+const AttentionKernel& scalar_kernel(DType dtype);
+const AttentionKernel& avx2_kernel(DType dtype);
+const AttentionKernel& avx512_kernel(DType dtype);
+const AttentionKernel& avx512_bf16_kernel();
 
 }  // namespace flashmla

@@ -2,7 +2,7 @@
 // in waves: a wave is a run of units whose split items fit into the workspace's slots. Threads take a wave's items one
 // by one; then they merge the units that were split, in the order of the splits. Which thread does what never shows in
 // the bits: an item's result depends on the item alone.
-#include "cpu/decode.h"
+#include "cpu/attention.h"
 
 #include <algorithm>
 #include <atomic>
@@ -29,7 +29,8 @@ struct Unit {
 
 class Schedule {
  public:
-  Schedule(const HostDecode& call, const DecodeKernel& kernel, const DecodeLayout& layout, std::byte* workspace)
+  Schedule(const HostAttention& call, const AttentionKernel& kernel, const AttentionLayout& layout,
+           std::byte* workspace)
       : call_(call),
         kernel_(kernel),
         layout_(layout),
@@ -65,9 +66,9 @@ class Schedule {
     if (call_.options().splits > 0) return {call_.options().splits, 0};
     if (call_.options().batch_invariant) return SplitRule::own_length();
     int64_t keys = 0;
-    for (int64_t i = 0; i < call_.shape().batch; ++i) {
+    for (int64_t i = 0; i < call_.batch(); ++i) {
       const HostRequest request = call_.request(i);
-      keys += request.seq_len * RowTiles::of(request.seq_q * call_.group()).tiles * call_.shape().heads_kv;
+      keys += request.seq_len * RowTiles::of(request.seq_q * call_.group()).tiles * call_.heads_kv();
     }
     return SplitRule::whole_call(keys, machine_processors());
   }
@@ -81,7 +82,7 @@ class Schedule {
     enter_request(unit);
     return unit;
   }
-  bool done(const Unit& unit) const { return unit.index >= call_.shape().batch; }
+  bool done(const Unit& unit) const { return unit.index >= call_.batch(); }
 
   // Skips requests without query tokens.
   void enter_request(Unit& unit) const {
@@ -95,7 +96,7 @@ class Schedule {
   void advance(Unit& unit) const {
     if (++unit.tile < unit.tiles.tiles) return;
     unit.tile = 0;
-    if (++unit.head_kv < call_.shape().heads_kv) return;
+    if (++unit.head_kv < call_.heads_kv()) return;
     unit.head_kv = 0;
     ++unit.index;
     enter_request(unit);
@@ -149,7 +150,7 @@ class Schedule {
       std::fill_n(partial.m, shape.padded_rows, -INFINITY);
       std::fill_n(partial.l, shape.padded_rows, 0.0f);
     } else {
-      attend_range(shape, base, visible, call_.key_rows(unit.index, unit.head_kv), range, partial);
+      attend_range(shape, base, visible, unit, range, partial);
     }
     if (unit.plan.splits == 1) {
       for (int32_t row = 0; row < shape.rows; ++row) write_row(unit, shape, row, &partial, 1);
@@ -163,31 +164,34 @@ class Schedule {
 
   // Addresses of the rows' queries and the keys that each row sees; returns the most that any sees.
   int64_t set_rows(const Unit& unit, const ItemShape& shape, std::byte* base, int64_t* visible) const {
-    auto* latent = reinterpret_cast<const std::byte**>(base + layout_.scratch.query_addresses);
-    auto** rope = latent + kMaxTileRows;
+    auto* first = reinterpret_cast<const std::byte**>(base + layout_.scratch.query_addresses);
+    auto** second = first + kMaxTileRows;
     int64_t most = 0;
     for (int32_t row = 0; row < shape.rows; ++row) {
       const auto [token, head] = place(unit, row);
-      latent[row] = call_.q_latent(unit.index, unit.request, token, head);
-      rope[row] = call_.q_rope(unit.index, unit.request, token, head);
+      first[row] = call_.query_first(unit.index, unit.request, token, head);
+      second[row] = call_.query_second(unit.index, unit.request, token, head);
       visible[row] = call_.visible_keys(unit.request, token);
       most = std::max(most, visible[row]);
     }
     return most;
   }
 
-  void attend_range(const ItemShape& shape, std::byte* base, const int64_t* visible, const KeyRows& keys,
-                    KeyRange range, const Partial& partial) const {
+  void attend_range(const ItemShape& shape, std::byte* base, const int64_t* visible, const Unit& unit, KeyRange range,
+                    const Partial& partial) const {
     const ScratchLayout& at = layout_.scratch;
     const Scratch scratch{
         base + at.queries, reinterpret_cast<float*>(base + at.scores),  base + at.weights,
         base + at.rows,    reinterpret_cast<float*>(base + at.rescale), reinterpret_cast<int32_t*>(base + at.visible)};
-    auto* latent = reinterpret_cast<const std::byte**>(base + at.query_addresses);
-    kernel_.load_queries(shape, scratch, latent, latent + kMaxTileRows);
-    for (int64_t first = range.begin; first < range.end; first += kBlockKeys) {
-      const auto count = static_cast<int32_t>(std::min<int64_t>(kBlockKeys, range.end - first));
-      const auto ahead = static_cast<int32_t>(std::min<int64_t>(kBlockKeys, range.end - first - count));
-      kernel_.attend(shape, scratch, keys, first, count, ahead, visible, first == range.begin, partial);
+    auto* first = reinterpret_cast<const std::byte**>(base + at.query_addresses);
+    kernel_.load_queries(shape, scratch, first, first + kMaxTileRows);
+    const KeyRows keys = call_.key_rows(unit.index, unit.request, unit.head_kv);
+    const KeyRows values = call_.value_rows(unit.request, unit.head_kv);
+    Block block{range.begin, 0, 0, true};
+    for (; block.first < range.end; block.first += block.count, block.fresh = false) {
+      block.count = static_cast<int32_t>(std::min<int64_t>(kBlockKeys, range.end - block.first));
+      block.ahead = static_cast<int32_t>(std::min<int64_t>(kBlockKeys, range.end - block.first - block.count));
+      kernel_.attend(shape, scratch, keys, values, block, visible, partial);
     }
   }
 
@@ -237,14 +241,14 @@ class Schedule {
       return;
     }
     std::byte* out = call_.out(unit.index, unit.request, token, head);
-    for (int32_t column = 0; column < shape.latent_dim; column += kColumnPad) {
+    for (int32_t column = 0; column < shape.value_dim; column += kColumnPad) {
       float sum[kColumnPad] = {};
       for (int32_t s = 0; s < count; ++s) {
         if (!seen[s]) continue;
         const float* o = parts[s].o + static_cast<int64_t>(row) * shape.out_stride + column;
         for (int32_t c = 0; c < kColumnPad; ++c) sum[c] += weight[s] * o[c];
       }
-      const int32_t width = std::min(kColumnPad, shape.latent_dim - column);
+      const int32_t width = std::min(kColumnPad, shape.value_dim - column);
       store(shape.dtype, out, column, sum, width, total);
     }
     if (float* lse = call_.lse(unit.index, unit.request, token, head)) {
@@ -264,9 +268,9 @@ class Schedule {
     }
   }
 
-  const HostDecode& call_;
-  const DecodeKernel& kernel_;
-  const DecodeLayout& layout_;
+  const HostAttention& call_;
+  const AttentionKernel& kernel_;
+  const AttentionLayout& layout_;
   std::byte* scratch_;
   std::byte* slots_;
 
@@ -280,8 +284,9 @@ class Schedule {
 
 }  // namespace
 
-void cpu_decode(const HostDecode& call, const DecodeKernel& kernel, const DecodeLayout& layout, std::byte* workspace) {
-  if (call.shape().total_q == 0 || call.shape().batch == 0) return;
+void cpu_attention(const HostAttention& call, const AttentionKernel& kernel, const AttentionLayout& layout,
+                   std::byte* workspace) {
+  if (call.total_q() == 0 || call.batch() == 0) return;
   Schedule(call, kernel, layout, workspace).run();
 }
 
