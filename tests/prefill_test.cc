@@ -282,7 +282,7 @@ TEST(Prefill, Errors) {
   const auto starts = [](ConstTensorView& view, const std::vector<int32_t>& values) { view.data = values.data(); };
   static const std::vector<int32_t> past{0, 5}, falls{1, 0}, negative{0, -1};
   refused([&](PrefillParams& p) { starts(p.cu_seqlens_k, past); }, StatusCode::kOutOfRange,
-          {"cu_seqlens_k[1]: got 5", "at most 4"});
+          {"cu_seqlens_k[1]: got 5", "at most total_k = 4"});
   refused([&](PrefillParams& p) { starts(p.cu_seqlens_q, falls); }, StatusCode::kOutOfRange,
           {"cu_seqlens_q[0]: got 1", "0 first"});
   refused([&](PrefillParams& p) { starts(p.cu_seqlens_q, negative); }, StatusCode::kOutOfRange,

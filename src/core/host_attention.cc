@@ -78,7 +78,8 @@ Result<HostAttention> HostAttention::make(const DecodeParams& params, const Deco
                 .page_size = shape.page_size};
   call.table_stride_ = params.page_table.stride[0];
   call.key_head_stride_ = byte_stride(params.kv_cache, 2);
-  if (shape.ragged_q) FLASHMLA_RETURN_IF_ERROR(call.check_packed("cu_seqlens_q", call.starts_q_, shape.total_q));
+  if (shape.ragged_q)
+    FLASHMLA_RETURN_IF_ERROR(call.check_packed("cu_seqlens_q", call.starts_q_, "total_q", shape.total_q));
   FLASHMLA_RETURN_IF_ERROR(call.check_paged(params, shape));
   return call;
 }
@@ -104,18 +105,18 @@ Result<HostAttention> HostAttention::make(const PrefillParams& params, const Pre
   call.values_ = packed_rows(params.v);
   call.key_head_stride_ = byte_stride(params.k, 1);
   call.value_head_stride_ = byte_stride(params.v, 1);
-  FLASHMLA_RETURN_IF_ERROR(call.check_packed("cu_seqlens_q", call.starts_q_, shape.total_q));
-  FLASHMLA_RETURN_IF_ERROR(call.check_packed("cu_seqlens_k", call.starts_k_, shape.total_k));
+  FLASHMLA_RETURN_IF_ERROR(call.check_packed("cu_seqlens_q", call.starts_q_, "total_q", shape.total_q));
+  FLASHMLA_RETURN_IF_ERROR(call.check_packed("cu_seqlens_k", call.starts_k_, "total_k", shape.total_k));
   return call;
 }
 
-Status HostAttention::check_packed(const char* name, const int32_t* starts, int64_t limit) const {
+Status HostAttention::check_packed(const char* name, const int32_t* starts, const char* total, int64_t limit) const {
   int64_t previous = 0;
   for (int64_t i = 0; i <= batch_; ++i) {
     const int64_t start = starts[i];
     if ((i == 0 && start != 0) || start < previous || start > limit) {
       return out_of_range(concat(name, "[", i, "]"), start,
-                          concat("0 first, then never below the entry before, at most ", limit, " (the tokens given)"));
+                          concat("0 first, then never below the entry before, at most ", total, " = ", limit));
     }
     previous = start;
   }

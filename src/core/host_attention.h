@@ -73,7 +73,7 @@ class HostAttention {
   static Rows<Byte> token_rows(const View& view);
   static Rows<std::byte> lse_rows(const TensorView& view);
 
-  Status check_packed(const char* name, const int32_t* starts, int64_t limit) const;
+  Status check_packed(const char* name, const int32_t* starts, const char* total, int64_t limit) const;
   Status check_paged(const DecodeParams& params, const DecodeShape& shape) const;
 
   int64_t batch_ = 0;

@@ -41,6 +41,7 @@ Result<AppendShape> append_shape(const AppendKvParams& params) {
   }
   shape.pages = cache.shape[0];
   shape.page_size = cache.shape[1];
+  if (shape.page_size < 1) return invalid("kv_cache", concat("page = ", shape.page_size), "pages of at least 1 token");
   FLASHMLA_RETURN_IF_ERROR(check_dtype("slot_mapping", params.slot_mapping, DType::kInt64));
   FLASHMLA_RETURN_IF_ERROR(check_view("slot_mapping", params.slot_mapping, {{"T", kAny}}, {.last_contiguous = true}));
   shape.tokens = params.slot_mapping.shape[0];
