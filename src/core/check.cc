@@ -132,4 +132,19 @@ Status check_empty_lse(EmptyLse empty_lse) {
   return invalid("empty_lse", concat(static_cast<int32_t>(empty_lse)), "0 (+inf) or 1 (-inf)");
 }
 
+Result<KvFormat> resolve_kv_format(KvFormat named, const ConstTensorView& cache) {
+  const KvFormat format = named == KvFormat::kFromDType ? plain_kv_format(cache.dtype) : named;
+  if (format == KvFormat::kFromDType) {
+    return invalid("kv_cache", concat("dtype ", dtype_name(cache.dtype), " without a kv_format"),
+                   "a plain dtype (fp32, fp16, bf16) or a named kv_format");
+  }
+  const KvFormatInfo* info = kv_format_info(format);
+  if (info == nullptr) {
+    return invalid("kv_format", concat(static_cast<int32_t>(format)), "a format of flashmla/kv_format.h");
+  }
+  if (!info->implemented) return unsupported("kv_format", info->name, "bf16, fp16, fp32");
+  FLASHMLA_RETURN_IF_ERROR(check_dtype("kv_cache", cache, info->element));
+  return format;
+}
+
 }  // namespace flashmla

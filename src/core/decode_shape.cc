@@ -14,20 +14,6 @@ Status check_options(const DecodeOptions& options) {
   return check_empty_lse(options.empty_lse);
 }
 
-// The format that the call names, or the cache dtype's own.
-Result<KvFormat> resolve_format(const DecodeParams& params) {
-  const KvFormat format =
-      params.kv_format == KvFormat::kFromDType ? plain_kv_format(params.kv_cache.dtype) : params.kv_format;
-  const KvFormatInfo* info = kv_format_info(format);
-  if (info == nullptr) {
-    return invalid("kv_cache", concat("dtype ", dtype_name(params.kv_cache.dtype), " without a kv_format"),
-                   "a plain dtype (fp32, fp16, bf16) or a named kv_format");
-  }
-  if (!info->implemented) return unsupported("kv_format", info->name, "bf16, fp16, fp32");
-  FLASHMLA_RETURN_IF_ERROR(check_dtype("kv_cache", params.kv_cache, info->element));
-  return format;
-}
-
 // Shapes of q, q_rope, out and lse, in which ragged calls have one dimension less.
 Status check_query_side(const DecodeParams& params, const DecodeShape& shape) {
   const bool split = params.q_rope.given();
@@ -95,7 +81,7 @@ Result<DecodeShape> checked_decode_shape(const DecodeParams& params) {
   if (cache.ndim != 4) return invalid("kv_cache", concat("shape ", shape_text(cache)), "[pages, page, h_kv, d_qk]");
   if (params.seq_lens.ndim != 1) return invalid("seq_lens", concat("shape ", shape_text(params.seq_lens)), "[b]");
   FLASHMLA_RETURN_IF_ERROR(check_float_dtype("q", q));
-  const Result<KvFormat> format = resolve_format(params);
+  const Result<KvFormat> format = resolve_kv_format(params.kv_format, params.kv_cache);
   if (!format.ok()) return format.status();
   FLASHMLA_RETURN_IF_ERROR(check_dtype("kv_cache", cache, q.dtype));
 

@@ -21,10 +21,8 @@ Status check_append_input(std::string_view argument, const ConstTensorView& view
 
 Result<AppendShape> append_shape(const AppendKvParams& params) {
   const TensorView& cache = params.kv_cache;
-  const KvFormatInfo* format = kv_format_info(params.kv_format);
-  if (format != nullptr && !format->implemented) return unsupported("kv_format", format->name, "bf16, fp16, fp32");
-  FLASHMLA_RETURN_IF_ERROR(check_float_dtype("kv_cache", cache));
-  if (format != nullptr) FLASHMLA_RETURN_IF_ERROR(check_dtype("kv_cache", cache, format->element));
+  const Result<KvFormat> format = resolve_kv_format(params.kv_format, cache);
+  if (!format.ok()) return format.status();
   if (params.latent.ndim != 2) return invalid("latent", concat("shape ", shape_text(params.latent)), "[T, d_v]");
 
   AppendShape shape;

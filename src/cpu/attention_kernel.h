@@ -108,28 +108,36 @@ void for_each_key(const KeyRows& keys, int64_t first, int32_t count, const Visit
   }
 }
 
-// The rows of the next block, fetched into the L2 cache while this block's values are multiplied: that phase reads
-// little memory, and the rows of a paged cache are too short for the hardware prefetcher to run ahead in.
+// The rows of the next block, fetched into the L2 cache while this block's values are multiplied: the rows of a paged
+// cache are too short for the hardware prefetcher to run ahead in. A tile asks for a few lines in each of its steps: in
+// bursts the requests wait for the core's line buffers, and the arithmetic with them.
 struct NextRows {
+  static constexpr int64_t kLine = 64;
+
   const std::byte* row[kBlockKeys];
-  int count = 0;
-  int64_t bytes = 0;  // of a row
+  int64_t lines = 0;  // of a row; 0: no next block
+  int64_t tiles = 1;  // that share the lines out
+  int64_t tile = 0;
+  int64_t offset = 0;  // of the line that the present tile fetches; negative: none
 
-  void find(const KeyRows& keys, const Block& block, int64_t row_bytes) {
-    count = block.ahead;
-    bytes = row_bytes;
-    for_each_key(keys, block.first + block.count, count, [this](int t, const std::byte* at) { row[t] = at; });
+  // Rows past the next block repeat its first one: fetching that again is free.
+  void find(const KeyRows& keys, const Block& block, int64_t row_bytes, int64_t tile_count) {
+    if (block.ahead == 0) return;
+    lines = (row_bytes + kLine - 1) / kLine;
+    tiles = tile_count;
+    for_each_key(keys, block.first + block.count, block.ahead, [this](int t, const std::byte* at) { row[t] = at; });
+    for (int t = block.ahead; t < kBlockKeys; ++t) row[t] = row[0];
   }
-
-  // The share of columns [column, column + columns) of `all`.
-  void prefetch(int64_t column, int64_t columns, int64_t all) const {
-    constexpr int64_t kLine = 64;
-    const int64_t lines = (bytes + kLine - 1) / kLine;
-    const int64_t begin = lines * column / all;
-    const int64_t end = lines * (column + columns) / all;
-    for (int t = 0; t < count; ++t) {
-      for (int64_t line = begin; line < end; ++line) __builtin_prefetch(row[t] + line * kLine, 0, 2);
+  void next_tile() {
+    int64_t line = lines * tile / tiles;
+    const int64_t end = lines * ++tile / tiles;
+    offset = line < end ? line * kLine : -1;
+    for (++line; line < end; ++line) {  // more lines than tiles: the surplus in bursts after all
+      for (const std::byte* at : row) __builtin_prefetch(at + line * kLine, 0, 2);
     }
+  }
+  void fetch(int t) const {
+    if (offset >= 0) __builtin_prefetch(row[t] + offset, 0, 2);
   }
 };
 
@@ -310,20 +318,34 @@ struct BlockKernel {
 
   // --- o += p v ---
 
+  // What every tile of a block needs.
+  struct ValueBlock {
+    const Element* const* rows;
+    int padded_keys;
+    bool fresh;
+    const Partial& partial;
+    NextRows next{};
+  };
+
+  // kRows query rows from `row` by kColumns columns from `column`.
   template <int kRows>
-  static void accumulate_tile(const ItemShape& shape, const Weight* weights, const float* rescale,
-                              const Element* const* keys, int padded_keys, int64_t column, bool fresh, float* o) {
+  static void accumulate_tile(const ItemShape& shape, const Scratch& scratch, ValueBlock& block, int row,
+                              int64_t column) {
+    float* o = block.partial.o + static_cast<int64_t>(row) * shape.out_stride + column;
     F32 sum[kRows][2];
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       for (int v = 0; v < 2; ++v) {
         const float* from = o + r * shape.out_stride + v * Simd::kLanes;
-        sum[r][v] = fresh ? Simd::zero() : Simd::mul(Simd::load(from), Simd::set1(rescale[r]));
+        sum[r][v] = block.fresh ? Simd::zero() : Simd::mul(Simd::load(from), Simd::set1(scratch.rescale[row + r]));
       }
     }
-    for (int t = 0; t < padded_keys; t += Value::kPack) {
+    block.next.next_tile();
+    const Weight* weights = weight_at(scratch, 0, row);
+    for (int t = 0; t < block.padded_keys; t += Value::kPack) {
+      for (int i = 0; i < Value::kPack; ++i) block.next.fetch(t + i);
       typename Value::Vec v[2];
-      Value::load(keys + t, column, v);
+      Value::load(block.rows + t, column, v);
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
         const auto p = Value::broadcast(weights + r);
@@ -340,28 +362,25 @@ struct BlockKernel {
 
   // The largest tile of kPvRows, kPvRows / 2 .. 1 rows that fits; returns its rows.
   template <int kRows>
-  static int accumulate_rows(const ItemShape& shape, const Weight* weights, const float* rescale,
-                             const Element* const* keys, int padded_keys, int64_t column, bool fresh, float* o,
-                             int rows) {
+  static int accumulate_rows(const ItemShape& shape, const Scratch& scratch, ValueBlock& block, int row,
+                             int64_t column) {
     if constexpr (kRows > 1) {
-      if (rows < kRows) {
-        return accumulate_rows<kRows / 2>(shape, weights, rescale, keys, padded_keys, column, fresh, o, rows);
-      }
+      if (shape.rows - row < kRows) return accumulate_rows<kRows / 2>(shape, scratch, block, row, column);
     }
-    accumulate_tile<kRows>(shape, weights, rescale, keys, padded_keys, column, fresh, o);
+    accumulate_tile<kRows>(shape, scratch, block, row, column);
     return kRows;
   }
 
-  static void accumulate(const ItemShape& shape, const Scratch& scratch, const Element* const* values, int padded_keys,
-                         bool fresh, const Partial& partial, const NextRows& next) {
+  static void accumulate(const ItemShape& shape, const Scratch& scratch, ValueBlock& block) {
     for (int64_t column = 0; column < shape.out_stride; column += Value::kColumns) {
-      next.prefetch(column, Value::kColumns, shape.out_stride);
       for (int row = 0; row < shape.rows;) {
-        row += accumulate_rows<Simd::kPvRows>(
-            shape, weight_at(scratch, 0, row), scratch.rescale + row, values, padded_keys, column, fresh,
-            partial.o + static_cast<int64_t>(row) * shape.out_stride + column, shape.rows - row);
+        row += accumulate_rows<Simd::kPvRows>(shape, scratch, block, row, column);
       }
     }
+  }
+  // Tiles that accumulate() runs at least.
+  static int64_t tiles(const ItemShape& shape) {
+    return (shape.out_stride / Value::kColumns) * ((shape.rows + Simd::kPvRows - 1) / Simd::kPvRows);
   }
 
   // --- one block ---
@@ -396,12 +415,12 @@ struct BlockKernel {
     const int padded_keys = (block.count + kGroup - 1) / kGroup * kGroup;
     for (int t = block.count; t < padded_keys; ++t) keys[t] = values[t] = zero_row(scratch);
 
-    NextRows next;
-    next.find(key_rows, block, shape.qk_dim() * Source::element_bytes(shape.dtype));
     score(shape, scratch, keys, padded_keys);
     const bool mask = set_visible(shape, scratch, visible, block, padded_keys);
     softmax(shape, scratch, padded_keys, mask, block.fresh, partial);
-    accumulate(shape, scratch, values, padded_keys, block.fresh, partial, next);
+    ValueBlock value_block{values, padded_keys, block.fresh, partial};
+    value_block.next.find(key_rows, block, shape.qk_dim() * Source::element_bytes(shape.dtype), tiles(shape));
+    accumulate(shape, scratch, value_block);
   }
 
   static constexpr AttentionKernel table(const char* name) { return {name, load_queries, attend}; }
