@@ -17,8 +17,12 @@ install(EXPORT flashmla-targets NAMESPACE flashmla:: DESTINATION ${package_dir} 
 
 configure_package_config_file(cmake/flashmla-config.cmake.in ${PROJECT_BINARY_DIR}/flashmla-config.cmake
   INSTALL_DESTINATION ${package_dir})
-write_basic_package_version_file(${PROJECT_BINARY_DIR}/flashmla-config-version.cmake
-  COMPATIBILITY SameMajorVersion)
+if(PROJECT_VERSION_MAJOR EQUAL 0)  # before 1.0, minor versions may differ in the interface (CONTRIBUTING.md, "Versions")
+  set(compatibility SameMinorVersion)
+else()
+  set(compatibility SameMajorVersion)
+endif()
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/flashmla-config-version.cmake COMPATIBILITY ${compatibility})
 install(FILES ${PROJECT_BINARY_DIR}/flashmla-config.cmake ${PROJECT_BINARY_DIR}/flashmla-config-version.cmake
   DESTINATION ${package_dir} COMPONENT development)
 

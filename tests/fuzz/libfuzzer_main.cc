@@ -1,4 +1,6 @@
-// The fuzz targets under libFuzzer: the first byte chooses one of them. CONTRIBUTING.md says how to run it.
+// The fuzz targets under libFuzzer: the first byte chooses one of them.
+//   cmake -G Ninja -B build/fuzz -DFLASHMLA_FUZZ=ON -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
+//   cmake --build build/fuzz --target fuzz && build/fuzz/tests/fuzz/fuzz -max_total_time=60 -max_len=512
 #include <cstdio>
 #include <cstdlib>
 
