@@ -36,6 +36,7 @@ build_program() {
 
 command_demo() {
   build_program
+  [[ " $*" == *" --out"* ]] || set -- --out build/demo "$@"
   "$program" demo "$@"
 }
 
