@@ -1,5 +1,6 @@
 // One pool of worker threads a process (flashmla/cpu.h, run_workers).
 #include <pthread.h>
+#include <sched.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -21,6 +22,19 @@ namespace {
 // Looks at the job number this often before a worker sleeps: a decode step of a model calls again within microseconds.
 constexpr int kSpins = 4000;
 
+// A worker that wakes on the processor of the thread it works for would take turns with it, and on a busy machine it
+// may be milliseconds before the scheduler parts them: ask for any other of the processors that it may use. Measured: a
+// call of 3.5 ms on two threads took 7 ms whenever another thread pool had run before it.
+void leave_processor(int processor) {
+  if (processor < 0 || sched_getcpu() != processor) return;
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return;
+  cpu_set_t others = allowed;
+  CPU_CLR(processor, &others);
+  if (CPU_COUNT(&others) == 0 || sched_setaffinity(0, sizeof(others), &others) != 0) return;
+  sched_setaffinity(0, sizeof(allowed), &allowed);
+}
+
 void pause() {
 #if defined(__x86_64__)
   _mm_pause();
@@ -39,6 +53,7 @@ class Pool {
     context_ = context;
     next_.store(0, std::memory_order_relaxed);
     threads_ = threads;
+    caller_processor_ = sched_getcpu();
     pending_.store(helpers, std::memory_order_relaxed);
     {
       const std::lock_guard lock(mutex_);
@@ -88,6 +103,7 @@ class Pool {
         if (stop_) return;
       }
       seen = job_.load(std::memory_order_acquire);
+      leave_processor(caller_processor_);
       take_workers();
       pending_.fetch_sub(1, std::memory_order_release);
     }
@@ -112,6 +128,7 @@ class Pool {
   WorkerTask task_ = nullptr;
   void* context_ = nullptr;
   int32_t threads_ = 0;
+  int caller_processor_ = -1;
   std::atomic<int32_t> next_{0};
   std::atomic<int32_t> pending_{0};
 };
