@@ -13,9 +13,9 @@ constexpr int64_t kSlotsPerThread = 8;
 
 ScratchLayout ScratchLayout::of(const ItemShape& shape) {
   ScratchLayout layout;
-  const auto take = [&](int64_t bytes) {
+  const auto take = [&](int64_t size) {
     const int64_t offset = layout.bytes;
-    layout.bytes += round_up(bytes, kWorkspaceAlignment);
+    layout.bytes += round_up(size, kWorkspaceAlignment);
     return offset;
   };
   const int64_t width = shape.padded_dim;
