@@ -3,8 +3,9 @@
 // Oracle: back end "reference" on the inputs converted to fp32 (which is exact), one request at a time and with the
 // keys gathered in order, so that neither paging nor rounding of the output enters it. Bound of a row of `out`, in the
 // maximum norm: 2 e_ref + 1e-5 max|v| over its keys; e_ref is the error of the plain formula in the tensor's own
-// precision (softmax weights rounded to it, fp32 accumulation, rounded output) over the rows of that request. Bound of
-// `lse`: 1e-6 + 1.2e-4 |lse|, for fp32 inputs 1e-6 + 1e-6 |lse|.
+// precision (softmax weights rounded to it, fp32 accumulation, rounded output) over the rows of that request, and not
+// below what rounding the request's largest output can cost, which a measured error of few elements misses by chance.
+// Bound of `lse`: 1e-6 + 1.2e-4 |lse|, for fp32 inputs 1e-6 + 1e-6 |lse|.
 #pragma once
 
 #include <cstdint>

@@ -21,6 +21,16 @@ float rounded(float value, DType dtype) {
   return load_element(element, dtype, 0);
 }
 
+// Largest error that rounding these values to a dtype can make.
+double output_rounding(const float* values, int64_t count, DType dtype) {
+  const double relative = dtype == DType::kFloat32 ? 0x1p-24 : dtype == DType::kFloat16 ? 0x1p-11 : 0x1p-8;
+  float most = 0;
+  for (int64_t i = 0; i < count; ++i) most = std::isfinite(values[i]) ? std::fmax(most, std::fabs(values[i])) : most;
+  int exponent = 0;
+  std::frexp(most, &exponent);  // most < 2^exponent, and rounding errors are relative to the power of two below most
+  return most == 0 ? 0 : relative * std::ldexp(1.0, exponent - 1);
+}
+
 // One request's tensors in fp32, keys in order.
 class GatheredRequest {
  public:
@@ -150,7 +160,7 @@ Result<bool> request_oracle(const DecodeProblem& problem, int64_t index, const O
   const int64_t wanted =
       std::clamp(options.plain_macs / row_macs, kLeastSampledRows, std::max(rows, kLeastSampledRows));
   const int64_t step = std::max<int64_t>(1, rows / wanted);
-  double e_ref = 0;
+  double e_ref = output_rounding(out, rows * c.latent_dim, c.dtype);
   for (int64_t row = 0; row < rows; row += step) {
     e_ref = std::fmax(e_ref, request.plain_error(row / c.heads_q, row % c.heads_q, out + row * c.latent_dim));
   }

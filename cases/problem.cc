@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 
@@ -80,13 +81,20 @@ DecodeProblem::DecodeProblem(DecodeCase decode_case) : case_(std::move(decode_ca
   make_outputs();
 }
 
+void DecodeProblem::fill_unowned(const Buffer& buffer, DType dtype) const {
+  if (case_.hostile)
+    poison(buffer.data(), buffer.bytes(), dtype);
+  else
+    std::memset(buffer.data(), 0, static_cast<std::size_t>(buffer.bytes()));
+}
+
 void DecodeProblem::make_queries() {
   const int64_t gap = case_.strided ? kGap : 0;
   const int64_t width = case_.latent_dim + case_.rope_dim;
   const auto allocate = [&](Buffer& buffer, ConstTensorView& view, int64_t columns) {
     TensorView layout = query_view(case_, columns, gap);
     buffer = Buffer(span(layout) * dtype_bytes(case_.dtype));
-    poison(buffer.data(), buffer.bytes(), case_.dtype);
+    fill_unowned(buffer, case_.dtype);
     layout.data = buffer.data();
     view = layout;
   };
@@ -134,7 +142,7 @@ void DecodeProblem::make_cache() {
                    {used + case_.spare_pages, page, case_.heads_kv, width},
                    {page_stride, row_stride, width + gap, 1}};
   cache_ = Buffer(span(cache) * dtype_bytes(case_.dtype));
-  poison(cache_.data(), cache_.bytes(), case_.dtype);
+  fill_unowned(cache_, case_.dtype);
   cache.data = cache_.data();
   params_.kv_cache = cache;
 
@@ -152,7 +160,8 @@ void DecodeProblem::make_cache() {
     const Request& request = case_.requests[i];
     seq_lens()[i] = request.seq_len;
     const int64_t pages = (request.seq_len + page - 1) / page;
-    for (int64_t p = 0; p < table_stride; ++p) table_row(i)[p] = p < pages ? order[next++] : garbage[p % 4];
+    for (int64_t p = 0; p < table_stride; ++p)
+      table_row(i)[p] = p < pages ? order[next++] : case_.hostile ? garbage[p % 4] : 0;
     for (int64_t k = 0; k < request.seq_len; ++k) {
       for (int64_t head = 0; head < case_.heads_kv; ++head) {
         fill_key(case_, request, request.first_key + k, head, values.data());
@@ -187,7 +196,7 @@ Status DecodeProblem::run(const Context& context) {
   const Result<int64_t> bytes = workspace_bytes(shape.value(), params_.options, context);
   if (!bytes.ok()) return bytes.status();
   const Buffer workspace(bytes.value());
-  poison(workspace.data(), workspace.bytes(), DType::kFloat32);
+  fill_unowned(workspace, DType::kFloat32);
   return decode(params_, {workspace.data(), workspace.bytes()}, context);
 }
 

@@ -59,6 +59,7 @@ class DecodeProblem {
   int64_t visible_keys(int64_t index, int64_t token) const;
 
  private:
+  void fill_unowned(const Buffer& buffer, DType dtype) const;
   void make_queries();
   void make_cache();
   void make_outputs();

@@ -50,6 +50,7 @@ struct DecodeCase {
   bool want_lse = true;
   Inputs inputs = Inputs::kRandom;
   DecodeOptions options{};
+  bool hostile = true;      // false: zeros in place of the poison, to compare with
   uint64_t seed = 1;        // content
   uint64_t page_seed = 1;   // physical order of the pages
   int64_t spare_pages = 3;  // pages of the pool that no request owns

@@ -1,0 +1,104 @@
+// What the C++ tests share: which back ends and instruction sets exist here, and checks with readable failures.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <initializer_list>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cases/compare.h"
+#include "cases/problem.h"
+#include "cases/shapes.h"
+#include "flashmla/flashmla.h"
+
+namespace flashmla::tests {
+
+inline constexpr float kInf = std::numeric_limits<float>::infinity();
+inline constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+struct Target {
+  std::string name;
+  std::string isa;  // owns what context.isa views
+  std::string backend;
+  Context context() const { return {.backend = backend, .isa = isa}; }
+};
+
+// "reference", and "cpu" with every instruction set that this machine has.
+inline const std::vector<Target>& all_targets() {
+  static const std::vector<Target> targets = [] {
+    std::vector<Target> list = {{"reference", "", "reference"}};
+    for (const std::string& isa : cpu_info().isas) list.push_back({"cpu " + isa, isa, "cpu"});
+    return list;
+  }();
+  return targets;
+}
+
+// The back ends alone, with their default settings.
+inline const std::vector<Target>& all_backends() {
+  static const std::vector<Target> targets = {{"reference", "", "reference"}, {"cpu", "", "cpu"}};
+  return targets;
+}
+
+// FLASHMLA_TEST_FULL=1 selects the full sweeps.
+inline bool full_tests() {
+  const char* value = std::getenv("FLASHMLA_TEST_FULL");
+  return value != nullptr && std::string_view(value) == "1";
+}
+
+// Runs the call and returns its outputs; a failure of the call is a failure of the test.
+inline cases::DecodeResult run(cases::DecodeProblem& problem, const Context& context) {
+  const Status status = problem.run(context);
+  EXPECT_TRUE(status.ok()) << status.text();
+  EXPECT_EQ(problem.sentinel_fault(), "");
+  return problem.result();
+}
+
+inline cases::DecodeResult run(const cases::DecodeCase& decode_case, const Context& context) {
+  cases::DecodeProblem problem(decode_case);
+  return run(problem, context);
+}
+
+// Every target within the contract's bound.
+inline void expect_right(const cases::DecodeCase& decode_case) {
+  cases::DecodeProblem problem(decode_case);
+  const cases::DecodeOracle oracle = cases::make_oracle(problem);
+  for (const Target& target : all_targets()) {
+    SCOPED_TRACE(target.name + ", " + cases::describe(decode_case));
+    const Status status = problem.run(target.context());
+    ASSERT_TRUE(status.ok()) << status.text();
+    const cases::Comparison comparison = cases::compare(problem, oracle);
+    EXPECT_TRUE(comparison.ok) << comparison.text;
+  }
+}
+
+// The code, and every part somewhere in the text.
+inline void expect_error(const Status& status, StatusCode code, std::initializer_list<std::string_view> parts) {
+  EXPECT_EQ(status_code_name(status.code()), std::string(status_code_name(code))) << status.text();
+  for (std::string_view part : parts) {
+    EXPECT_NE(status.text().find(part), std::string::npos) << "'" << part << "' is missing in: " << status.text();
+  }
+}
+
+inline std::string dtype_test_name(const testing::TestParamInfo<DType>& info) { return dtype_name(info.param); }
+
+inline cases::DecodeCase small_case() {
+  cases::DecodeCase c;
+  c.requests = cases::make_requests(3, 150, cases::Lengths::kVaried, 5);
+  c.heads_q = 4;
+  c.page_size = 16;
+  return c;
+}
+
+// Requests of these lengths, with ids 0, 1, ...
+inline std::vector<cases::Request> requests_of(std::initializer_list<int32_t> lengths) {
+  std::vector<cases::Request> requests;
+  for (int32_t length : lengths) requests.push_back({.seq_len = length, .id = static_cast<int64_t>(requests.size())});
+  return requests;
+}
+
+}  // namespace flashmla::tests
