@@ -1,4 +1,4 @@
-"""The operations, for arrays of every framework. torch tensors take the custom ops of `_torch_ops`."""
+"""The operations, for arrays of every framework. torch tensors take the custom ops of `torch_ops`."""
 
 from __future__ import annotations
 
@@ -158,9 +158,9 @@ def decode(
     """
     refuse_stream(stream)
     if is_torch(q):
-        from . import _torch_ops
+        from . import torch_ops
 
-        return _torch_ops.decode(
+        return torch_ops.decode(
             q, kv_cache, page_table, seq_lens, softmax_scale, causal, latent_dim, q_rope, cu_seqlens_q, out, lse,
             return_lse, empty_lse, splits, batch_invariant, backend, isa, threads, dtype, kv_format,
         )  # fmt: skip
@@ -215,9 +215,9 @@ def append_kv(
     """
     refuse_stream(stream)
     if is_torch(kv_cache):
-        from . import _torch_ops
+        from . import torch_ops
 
-        _torch_ops.append_kv(latent, rope, kv_cache, slot_mapping, backend, isa, threads, dtype, kv_format)
+        torch_ops.append_kv(latent, rope, kv_cache, slot_mapping, backend, isa, threads, dtype, kv_format)
         return
     uint16_is_bf16 = reads_uint16_as_bf16(kv_cache, dtype)
     _native.append_kv(
@@ -259,9 +259,9 @@ def merge_states(
     """
     refuse_stream(stream)
     if is_torch(out_a):
-        from . import _torch_ops
+        from . import torch_ops
 
-        return _torch_ops.merge_states(out_a, lse_a, out_b, lse_b, out, lse, empty_lse, backend, isa, threads, dtype)
+        return torch_ops.merge_states(out_a, lse_a, out_b, lse_b, out, lse, empty_lse, backend, isa, threads, dtype)
     uint16_is_bf16 = reads_uint16_as_bf16(out_a, dtype)
     inputs = (readable("out_a", out_a), readable("lse_a", lse_a), readable("out_b", out_b), readable("lse_b", lse_b))
     results = Results(out_a)

@@ -102,6 +102,19 @@ def test_opcheck(torch):
     torch.library.opcheck(ops.merge_states_out.default, (*states, *results, "+inf", None, None, 0))
 
 
+def test_drop_in_in_a_full_graph(torch):
+    problem = problems.make(8, [20, 0, 7], seq_q=2)
+    q, cache, table, lens = tensors(problem)
+    flash_mla = flashmla.flash_mla
+    metadata, _ = flash_mla.get_mla_metadata()
+
+    def layer(q):
+        return flash_mla.flash_mla_with_kvcache(q * 2, cache, table, lens, 64, metadata, causal=True)
+
+    for got, want in zip(compiled(torch, layer)(q), layer(q), strict=True):
+        assert torch.equal(got, want)
+
+
 def test_meta_tensors_give_shapes(torch):
     problem = problems.make(6, [20, 7], seq_q=3)
     arrays = [tensor.to("meta") for tensor in tensors(problem)]

@@ -1,6 +1,7 @@
-"""torch custom ops `torch.ops.flashmla.*`, with fake kernels so that torch.compile traces them. Needs torch >= 2.4.
+"""The torch custom ops `torch.ops.flashmla.*`, with fake kernels so that torch.compile traces them. Needs torch >= 2.4.
 
-Imported at the first call with a torch tensor, never by `import flashmla`.
+`flashmla.decode`, `append_kv` and `merge_states` call them for torch tensors. Importing this module defines them; `import
+flashmla` alone does not, since it leaves torch alone.
 """
 
 from __future__ import annotations
