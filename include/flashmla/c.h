@@ -1,4 +1,4 @@
-// C API of flashmla: the operations of the C++ API (decode.h, cache.h, merge.h) as a stable C99 ABI.
+// C API of flashmla: the operations of the C++ API (decode.h, prefill.h, cache.h, merge.h) as a stable C99 ABI.
 //
 // Structs. Each one that a call takes by pointer begins with `struct_size`, set by the caller to its own sizeof.
 // Structs grow only at the end and every later field has 0 as its default, so a program built against an older header
@@ -152,7 +152,42 @@ typedef struct flashmla_decode_shape {
 #define FLASHMLA_DECODE_SHAPE_INIT \
   { .struct_size = sizeof(flashmla_decode_shape) }
 
-// Which back end and kernel a call runs, and why that one. The texts live until the next flashmla_explain_decode of the
+// Prefill in MHA form, as in flashmla/prefill.h: sequence i has query tokens [cu_seqlens_q[i], cu_seqlens_q[i + 1]) and
+// keys [cu_seqlens_k[i], cu_seqlens_k[i + 1]).
+typedef struct flashmla_prefill_params {
+  size_t struct_size;
+  flashmla_tensor q;             // [total_q, h_q, d_qk]
+  flashmla_tensor k;             // [total_k, h_kv, d_qk]
+  flashmla_tensor v;             // [total_k, h_kv, d_v]
+  flashmla_tensor cu_seqlens_q;  // int32 [b + 1]
+  flashmla_tensor cu_seqlens_k;  // int32 [b + 1]
+  flashmla_tensor out;           // [total_q, h_q, d_v], dtype of q; every element is written
+  flashmla_tensor lse;           // optional fp32 [h_q, total_q], natural logarithm
+  float softmax_scale;           // required: finite and not 0
+  int32_t causal;                // 1: query i of s_q sees the first s_k - s_q + i + 1 keys
+  flashmla_empty_lse empty_lse;
+  int32_t reserved;  // 0
+} flashmla_prefill_params;
+#define FLASHMLA_PREFILL_PARAMS_INIT \
+  { .struct_size = sizeof(flashmla_prefill_params) }
+
+// The sizes of a prefill call; no defaults, as for flashmla_decode_shape.
+typedef struct flashmla_prefill_shape {
+  size_t struct_size;
+  int64_t batch;
+  int64_t total_q;
+  int64_t total_k;
+  int64_t heads_q;
+  int64_t heads_kv;
+  int64_t qk_dim;
+  int64_t v_dim;
+  flashmla_dtype dtype;
+  int32_t causal;
+} flashmla_prefill_shape;
+#define FLASHMLA_PREFILL_SHAPE_INIT \
+  { .struct_size = sizeof(flashmla_prefill_shape) }
+
+// Which back end and kernel a call runs, and why that one. The texts live until the next flashmla_explain_... of the
 // same thread.
 typedef struct flashmla_kernel_choice {
   size_t struct_size;
@@ -227,6 +262,16 @@ FLASHMLA_API flashmla_status flashmla_explain_decode(const flashmla_decode_shape
 // Errors: INVALID_ARGUMENT, UNSUPPORTED, OUT_OF_RANGE, WORKSPACE_TOO_SMALL, NOT_FOUND.
 FLASHMLA_API flashmla_status flashmla_decode(const flashmla_decode_params* params, void* workspace,
                                              int64_t workspace_bytes, const flashmla_context* context);
+
+// The same four for prefill; errors and workspace as for decode.
+FLASHMLA_API flashmla_status flashmla_prefill_shape_of(const flashmla_prefill_params* params,
+                                                       flashmla_prefill_shape* shape);
+FLASHMLA_API flashmla_status flashmla_prefill_workspace_bytes(const flashmla_prefill_shape* shape,
+                                                              const flashmla_context* context, int64_t* bytes);
+FLASHMLA_API flashmla_status flashmla_explain_prefill(const flashmla_prefill_shape* shape,
+                                                      const flashmla_context* context, flashmla_kernel_choice* choice);
+FLASHMLA_API flashmla_status flashmla_prefill(const flashmla_prefill_params* params, void* workspace,
+                                              int64_t workspace_bytes, const flashmla_context* context);
 
 // Writes new tokens into the cache. Of duplicate slots one wins. Errors: INVALID_ARGUMENT, UNSUPPORTED (fp8 formats),
 // OUT_OF_RANGE (a slot at or past pages * page_size: nothing is written then), NOT_FOUND.

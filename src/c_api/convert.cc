@@ -1,7 +1,5 @@
 #include "c_api/convert.h"
 
-#include <cmath>
-
 #include "c_api/sized_struct.h"
 #include "c_api/thread_text.h"
 
@@ -14,6 +12,8 @@ constexpr size_t kContextFirstSize = 48;
 constexpr size_t kOptionsFirstSize = 24;
 constexpr size_t kDecodeParamsFirstSize = 680;
 constexpr size_t kDecodeShapeFirstSize = 104;
+constexpr size_t kPrefillParamsFirstSize = 584;
+constexpr size_t kPrefillShapeFirstSize = 72;
 constexpr size_t kKernelChoiceFirstSize = 32;
 constexpr size_t kAppendParamsFirstSize = 336;
 constexpr size_t kMergeParamsFirstSize = 496;
@@ -24,6 +24,8 @@ static_assert(sizeof(flashmla_context) == kContextFirstSize);
 static_assert(sizeof(flashmla_decode_options) == kOptionsFirstSize);
 static_assert(sizeof(flashmla_decode_params) == kDecodeParamsFirstSize);
 static_assert(sizeof(flashmla_decode_shape) == kDecodeShapeFirstSize);
+static_assert(sizeof(flashmla_prefill_params) == kPrefillParamsFirstSize);
+static_assert(sizeof(flashmla_prefill_shape) == kPrefillShapeFirstSize);
 static_assert(sizeof(flashmla_kernel_choice) == kKernelChoiceFirstSize);
 static_assert(sizeof(flashmla_append_kv_params) == kAppendParamsFirstSize);
 static_assert(sizeof(flashmla_merge_states_params) == kMergeParamsFirstSize);
@@ -36,6 +38,12 @@ Status check_bool(std::string_view argument, int32_t value) {
 Status check_reserved(std::string_view argument, int32_t value) {
   if (value == 0) return {};
   return invalid(concat(argument, ".reserved"), concat(value), "0");
+}
+
+// In C a field that nobody set is 0, and scale 0 would silently give the mean of the values.
+Status check_scale_set(float scale) {
+  if (scale != 0.0F) return {};
+  return invalid("softmax_scale", "0, as in a struct where it was not set", "the model's finite scale, not 0");
 }
 
 std::string_view view_of(const char* text) { return text == nullptr ? std::string_view{} : std::string_view{text}; }
@@ -87,10 +95,7 @@ Result<DecodeParams> decode_params_from_c(const flashmla_decode_params* params) 
   FLASHMLA_RETURN_IF_ERROR(read_struct("params", params, kDecodeParamsFirstSize, c));
   FLASHMLA_RETURN_IF_ERROR(check_reserved("params", c.reserved));
   FLASHMLA_RETURN_IF_ERROR(check_bool("causal", c.causal));
-  // In C a field that nobody set is 0, and scale 0 would silently give the mean of the values.
-  if (c.softmax_scale == 0.0F) {
-    return invalid("softmax_scale", "0, as in a struct where it was not set", "the model's finite scale, not 0");
-  }
+  FLASHMLA_RETURN_IF_ERROR(check_scale_set(c.softmax_scale));
   const Result<DecodeOptions> options = options_from_c(c.options);
   if (!options.ok()) return options.status();
   return DecodeParams{.q = input(c.q),
@@ -129,6 +134,39 @@ Result<DecodeShape> decode_shape_from_c(const flashmla_decode_shape* shape) {
                      .kv_format = format == KvFormat::kFromDType ? plain_kv_format(dtype) : format,
                      .ragged_q = c.ragged_q != 0,
                      .causal = c.causal != 0};
+}
+
+Result<PrefillParams> prefill_params_from_c(const flashmla_prefill_params* params) {
+  flashmla_prefill_params c{};
+  FLASHMLA_RETURN_IF_ERROR(read_struct("params", params, kPrefillParamsFirstSize, c));
+  FLASHMLA_RETURN_IF_ERROR(check_reserved("params", c.reserved));
+  FLASHMLA_RETURN_IF_ERROR(check_bool("causal", c.causal));
+  FLASHMLA_RETURN_IF_ERROR(check_scale_set(c.softmax_scale));
+  return PrefillParams{.q = input(c.q),
+                       .k = input(c.k),
+                       .v = input(c.v),
+                       .cu_seqlens_q = input(c.cu_seqlens_q),
+                       .cu_seqlens_k = input(c.cu_seqlens_k),
+                       .out = output(c.out),
+                       .lse = output(c.lse),
+                       .softmax_scale = c.softmax_scale,
+                       .causal = c.causal != 0,
+                       .empty_lse = static_cast<EmptyLse>(c.empty_lse)};
+}
+
+Result<PrefillShape> prefill_shape_from_c(const flashmla_prefill_shape* shape) {
+  flashmla_prefill_shape c{};
+  FLASHMLA_RETURN_IF_ERROR(read_struct("shape", shape, kPrefillShapeFirstSize, c));
+  FLASHMLA_RETURN_IF_ERROR(check_bool("shape.causal", c.causal));
+  return PrefillShape{.batch = c.batch,
+                      .total_q = c.total_q,
+                      .total_k = c.total_k,
+                      .heads_q = c.heads_q,
+                      .heads_kv = c.heads_kv,
+                      .qk_dim = c.qk_dim,
+                      .v_dim = c.v_dim,
+                      .dtype = static_cast<DType>(c.dtype),
+                      .causal = c.causal != 0};
 }
 
 Result<AppendKvParams> append_params_from_c(const flashmla_append_kv_params* params) {
@@ -172,6 +210,20 @@ Status write_decode_shape(const DecodeShape& from, flashmla_decode_shape* to) {
                                 .ragged_q = from.ragged_q ? 1 : 0,
                                 .causal = from.causal ? 1 : 0};
   return write_struct("shape", c, kDecodeShapeFirstSize, to);
+}
+
+Status write_prefill_shape(const PrefillShape& from, flashmla_prefill_shape* to) {
+  const flashmla_prefill_shape c{.struct_size = sizeof c,
+                                 .batch = from.batch,
+                                 .total_q = from.total_q,
+                                 .total_k = from.total_k,
+                                 .heads_q = from.heads_q,
+                                 .heads_kv = from.heads_kv,
+                                 .qk_dim = from.qk_dim,
+                                 .v_dim = from.v_dim,
+                                 .dtype = static_cast<flashmla_dtype>(from.dtype),
+                                 .causal = from.causal ? 1 : 0};
+  return write_struct("shape", c, kPrefillShapeFirstSize, to);
 }
 
 Status write_kernel_choice(const KernelChoice& from, flashmla_kernel_choice* to) {

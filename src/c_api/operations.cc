@@ -26,7 +26,7 @@ Status with(const Result<T>& result, const Take& take) {
   return result.ok() ? take(result.value()) : result.status();
 }
 
-// `take(shape, options, context)` of a call without tensors.
+// `take(shape, options, context)` of a decode call without tensors, `take(shape, context)` of a prefill call.
 template <class Take>
 Status with_sizes(const flashmla_decode_shape* shape, const flashmla_decode_options* options,
                   const flashmla_context* context, const Take& take) {
@@ -36,6 +36,27 @@ Status with_sizes(const flashmla_decode_shape* shape, const flashmla_decode_opti
     });
   });
 }
+
+template <class Take>
+Status with_sizes(const flashmla_prefill_shape* shape, const flashmla_context* context, const Take& take) {
+  return with(prefill_shape_from_c(shape), [&](const PrefillShape& s) {
+    return with(context_from_c(context), [&](const Context& c) { return take(s, c); });
+  });
+}
+
+// What the two workspace_bytes and the two explain functions do with their sizes.
+Status write_bytes(const Result<int64_t>& need, int64_t* bytes) {
+  return with(need, [&](int64_t value) {
+    *bytes = value;
+    return Status{};
+  });
+}
+
+Status write_choice(const Result<KernelChoice>& result, flashmla_kernel_choice* choice) {
+  return with(result, [&](const KernelChoice& k) { return write_kernel_choice(k, choice); });
+}
+
+Status no_place_for_bytes() { return invalid("bytes", "a null pointer", "a pointer to the result"); }
 
 }  // namespace
 
@@ -56,23 +77,18 @@ flashmla_status flashmla_decode_shape_of(const flashmla_decode_params* params, f
 flashmla_status flashmla_decode_workspace_bytes(const flashmla_decode_shape* shape,
                                                 const flashmla_decode_options* options, const flashmla_context* context,
                                                 int64_t* bytes) {
-  return call([&]() -> Status {
-    if (bytes == nullptr) return invalid("bytes", "a null pointer", "a pointer to the result");
-    return with_sizes(shape, options, context, [&](const auto&... sizes) {
-      return with(workspace_bytes(sizes...), [&](int64_t need) {
-        *bytes = need;
-        return Status{};
-      });
-    });
+  return call([&] {
+    if (bytes == nullptr) return no_place_for_bytes();
+    return with_sizes(shape, options, context,
+                      [&](const auto&... sizes) { return write_bytes(workspace_bytes(sizes...), bytes); });
   });
 }
 
 flashmla_status flashmla_explain_decode(const flashmla_decode_shape* shape, const flashmla_decode_options* options,
                                         const flashmla_context* context, flashmla_kernel_choice* choice) {
   return call([&] {
-    return with_sizes(shape, options, context, [&](const auto&... sizes) {
-      return with(explain_decode(sizes...), [&](const KernelChoice& k) { return write_kernel_choice(k, choice); });
-    });
+    return with_sizes(shape, options, context,
+                      [&](const auto&... sizes) { return write_choice(explain_decode(sizes...), choice); });
   });
 }
 
@@ -82,6 +98,42 @@ flashmla_status flashmla_decode(const flashmla_decode_params* params, void* work
     return with(decode_params_from_c(params), [&](const DecodeParams& p) {
       return with(context_from_c(context), [&](const Context& c) {
         return decode(p, Workspace{workspace, workspace_bytes}, c);
+      });
+    });
+  });
+}
+
+flashmla_status flashmla_prefill_shape_of(const flashmla_prefill_params* params, flashmla_prefill_shape* shape) {
+  return call([&] {
+    return with(prefill_params_from_c(params), [&](const PrefillParams& p) {
+      return with(prefill_shape(p), [&](const PrefillShape& s) { return write_prefill_shape(s, shape); });
+    });
+  });
+}
+
+flashmla_status flashmla_prefill_workspace_bytes(const flashmla_prefill_shape* shape, const flashmla_context* context,
+                                                 int64_t* bytes) {
+  return call([&] {
+    if (bytes == nullptr) return no_place_for_bytes();
+    return with_sizes(shape, context,
+                      [&](const auto&... sizes) { return write_bytes(workspace_bytes(sizes...), bytes); });
+  });
+}
+
+flashmla_status flashmla_explain_prefill(const flashmla_prefill_shape* shape, const flashmla_context* context,
+                                         flashmla_kernel_choice* choice) {
+  return call([&] {
+    return with_sizes(shape, context,
+                      [&](const auto&... sizes) { return write_choice(explain_prefill(sizes...), choice); });
+  });
+}
+
+flashmla_status flashmla_prefill(const flashmla_prefill_params* params, void* workspace, int64_t workspace_bytes,
+                                 const flashmla_context* context) {
+  return call([&] {
+    return with(prefill_params_from_c(params), [&](const PrefillParams& p) {
+      return with(context_from_c(context), [&](const Context& c) {
+        return prefill(p, Workspace{workspace, workspace_bytes}, c);
       });
     });
   });

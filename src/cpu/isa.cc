@@ -1,5 +1,9 @@
 #include "cpu/isa.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <array>
 
 #include "core/env.h"
@@ -17,11 +21,21 @@ struct IsaRow {
 constexpr std::array kIsas = {IsaRow{Isa::kAvx512Bf16, "avx512_bf16"}, IsaRow{Isa::kAvx512, "avx512"},
                               IsaRow{Isa::kAvx2, "avx2"}, IsaRow{Isa::kScalar, "scalar"}};
 
+#if defined(__x86_64__)
+// Not by __builtin_cpu_supports: clang 14 does not know this feature's name.
+bool has_f16c() {
+  unsigned int eax = 0;
+  unsigned int ebx = 0;
+  unsigned int ecx = 0;
+  unsigned int edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+#endif
+
 bool usable(Isa isa) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  const bool avx2 =
-      __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 && __builtin_cpu_supports("f16c") != 0;
+  const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 && has_f16c();
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
                       __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
   switch (isa) {
