@@ -135,7 +135,7 @@ struct BadAppend {
   const char* name;
   std::function<void(AppendKvParams&)> spoil;
   StatusCode code;
-  std::initializer_list<std::string_view> parts;
+  std::vector<std::string_view> parts;
 };
 void PrintTo(const BadAppend& call, std::ostream* out) { *out << call.name; }
 

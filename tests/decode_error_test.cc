@@ -13,7 +13,7 @@ struct BadCall {
   const char* name;
   std::function<void(DecodeParams&)> spoil;
   StatusCode code;
-  std::initializer_list<std::string_view> parts;
+  std::vector<std::string_view> parts;
 };
 
 void PrintTo(const BadCall& call, std::ostream* out) { *out << call.name; }

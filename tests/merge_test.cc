@@ -233,7 +233,7 @@ TEST(Merge, LeavesOutTheLseThatIsNotWanted) {
 struct BadMerge {
   const char* name;
   std::function<void(MergeStatesParams&)> spoil;
-  std::initializer_list<std::string_view> parts;
+  std::vector<std::string_view> parts;
 };
 void PrintTo(const BadMerge& call, std::ostream* out) { *out << call.name; }
 

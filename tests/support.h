@@ -77,7 +77,7 @@ inline void expect_right(const cases::DecodeCase& decode_case) {
 }
 
 // The code, and every part somewhere in the text.
-inline void expect_error(const Status& status, StatusCode code, std::initializer_list<std::string_view> parts) {
+inline void expect_error(const Status& status, StatusCode code, const std::vector<std::string_view>& parts) {
   EXPECT_EQ(status_code_name(status.code()), std::string(status_code_name(code))) << status.text();
   for (std::string_view part : parts) {
     EXPECT_NE(status.text().find(part), std::string::npos) << "'" << part << "' is missing in: " << status.text();
