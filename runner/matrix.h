@@ -45,6 +45,8 @@ void multiply_all(const Product* products, int64_t count, int32_t threads);
 
 // Per-row symmetric int8: scale = max|w| / 127. Reads any type; owns its memory.
 Matrix quantize_int8(const Matrix& w, int32_t threads);
+// Memory for weights: 64-byte aligned, on huge pages where it is large and the system agrees.
+std::shared_ptr<void> allocate_weights(int64_t bytes);
 // fp32 values of one row.
 void read_row(const Matrix& w, int64_t row, float* to);
 
