@@ -69,6 +69,10 @@ TEST(Border, ErrorTextsOfTheCppApiSurviveExhaustedMemory) {
   const Context context{.backend = "no back end has this name"};
   expect_out_of_memory_until_enough([] { return decode_shape(DecodeParams{}).status().code(); }, invalid);
   expect_out_of_memory_until_enough([] { return decode(DecodeParams{}, Workspace{}).code(); }, invalid);
+  expect_out_of_memory_until_enough([] { return prefill_shape(PrefillParams{}).status().code(); }, invalid);
+  expect_out_of_memory_until_enough([] { return prefill(PrefillParams{}, Workspace{}).code(); }, invalid);
+  expect_out_of_memory_until_enough([] { return workspace_bytes(PrefillShape{}).status().code(); }, invalid);
+  expect_out_of_memory_until_enough([] { return explain_prefill(PrefillShape{}).status().code(); }, invalid);
   expect_out_of_memory_until_enough([] { return append_kv(AppendKvParams{}).code(); }, invalid);
   expect_out_of_memory_until_enough([] { return merge_states(MergeStatesParams{}).code(); }, invalid);
   expect_out_of_memory_until_enough([] { return register_backend(nullptr).code(); }, invalid);

@@ -25,6 +25,8 @@ size_t c99_sizes_initialised(void) {
   const flashmla_decode_options options = FLASHMLA_DECODE_OPTIONS_INIT;
   const flashmla_decode_params decode = FLASHMLA_DECODE_PARAMS_INIT;
   const flashmla_decode_shape shape = FLASHMLA_DECODE_SHAPE_INIT;
+  const flashmla_prefill_params prefill = FLASHMLA_PREFILL_PARAMS_INIT;
+  const flashmla_prefill_shape prefill_shape = FLASHMLA_PREFILL_SHAPE_INIT;
   const flashmla_kernel_choice choice = FLASHMLA_KERNEL_CHOICE_INIT;
   const flashmla_append_kv_params append = FLASHMLA_APPEND_KV_PARAMS_INIT;
   const flashmla_merge_states_params merge = FLASHMLA_MERGE_STATES_PARAMS_INIT;
@@ -32,6 +34,8 @@ size_t c99_sizes_initialised(void) {
          (options.struct_size == sizeof options && options.splits == 0) +
          (decode.struct_size == sizeof decode && decode.options == NULL) +
          (shape.struct_size == sizeof shape && shape.batch == 0) +
+         (prefill.struct_size == sizeof prefill && prefill.causal == 0) +
+         (prefill_shape.struct_size == sizeof prefill_shape && prefill_shape.batch == 0) +
          (choice.struct_size == sizeof choice && choice.reason == NULL) +
          (append.struct_size == sizeof append && append.kv_format == FLASHMLA_KV_FROM_DTYPE) +
          (merge.struct_size == sizeof merge && merge.empty_lse == FLASHMLA_EMPTY_LSE_PLUS_INF);

@@ -14,7 +14,7 @@ extern "C" {
 flashmla_status c99_merge(const float* out_a, float lse_a, const float* out_b, float lse_b, int64_t width, float* out,
                           float* lse, const char* backend);
 
-// How many of the 7 structs an INIT macro gives their size and zeros.
+// How many of the 9 structs an INIT macro gives their size and zeros.
 size_t c99_sizes_initialised(void);
 
 #ifdef __cplusplus

@@ -15,6 +15,8 @@ struct Record {
   DecodeParams decode{};
   DecodeShape shape{};
   DecodeOptions options{};
+  PrefillParams prefill{};
+  PrefillShape prefill_shape{};
   AppendKvParams append{};
   MergeStatesParams merge{};
   Workspace workspace{};
@@ -40,6 +42,19 @@ class RecordingBackend final : public Backend {
                 const Context& context) const override {
     note(context);
     record.decode = params;
+    record.workspace = workspace;
+    return {};
+  }
+  Result<KernelChoice> choose_prefill(const PrefillShape& shape, const Context& context) const override {
+    note(context);
+    record.prefill_shape = shape;
+    return KernelChoice{"a back end", "a kernel", "a reason"};
+  }
+  Result<int64_t> prefill_workspace_bytes(const PrefillShape&, const Context&) const override { return int64_t{768}; }
+  Status prefill(const PrefillParams& params, const PrefillShape&, Workspace workspace,
+                 const Context& context) const override {
+    note(context);
+    record.prefill = params;
     record.workspace = workspace;
     return {};
   }
@@ -183,6 +198,71 @@ TEST_F(CApiFields, ShapeAndChoice) {
   EXPECT_STREQ(choice.backend, "a back end");
   EXPECT_STREQ(choice.kernel, "a kernel");
   EXPECT_STREQ(choice.reason, "a reason");
+}
+
+TEST_F(CApiFields, Prefill) {
+  const std::array<int32_t, 2> q_starts{0, 2};
+  const std::array<int32_t, 2> k_starts{0, 3};
+  auto params = sized<flashmla_prefill_params>();
+  params.q = tensor(call.q.data(), FLASHMLA_FLOAT32, {2, 2, 24});
+  params.k = tensor(call.cache.data(), FLASHMLA_FLOAT32, {3, 1, 24});
+  params.v = tensor(call.cache.data() + 128, FLASHMLA_FLOAT32, {3, 1, 16});
+  params.cu_seqlens_q = tensor(q_starts.data(), FLASHMLA_INT32, {2});
+  params.cu_seqlens_k = tensor(k_starts.data(), FLASHMLA_INT32, {2});
+  params.out = tensor(call.out.data(), FLASHMLA_FLOAT32, {2, 2, 16});
+  params.lse = tensor(call.lse.data(), FLASHMLA_FLOAT32, {2, 2});
+  params.softmax_scale = 0.5F;
+  params.causal = 1;
+  params.empty_lse = FLASHMLA_EMPTY_LSE_MINUS_INF;
+  auto shape = sized<flashmla_prefill_shape>();
+  ASSERT_EQ(flashmla_prefill_shape_of(&params, &shape), FLASHMLA_OK) << flashmla_last_error();
+  int64_t bytes = 0;
+  ASSERT_EQ(flashmla_prefill_workspace_bytes(&shape, &call.context, &bytes), FLASHMLA_OK) << flashmla_last_error();
+  EXPECT_EQ(bytes, 768);
+  const AlignedMemory workspace = aligned_memory(bytes);
+  ASSERT_EQ(flashmla_prefill(&params, workspace.get(), bytes, &call.context), FLASHMLA_OK) << flashmla_last_error();
+
+  expect_context();
+  const PrefillParams& got = record().prefill;
+  expect_view(got.q, params.q);
+  expect_view(got.k, params.k);
+  expect_view(got.v, params.v);
+  expect_view(got.cu_seqlens_q, params.cu_seqlens_q);
+  expect_view(got.cu_seqlens_k, params.cu_seqlens_k);
+  expect_view(got.out, params.out);
+  expect_view(got.lse, params.lse);
+  EXPECT_EQ(got.softmax_scale, 0.5F);
+  EXPECT_TRUE(got.causal);
+  EXPECT_EQ(got.empty_lse, EmptyLse::kMinusInf);
+  EXPECT_EQ(record().workspace.data, workspace.get());
+  EXPECT_EQ(record().workspace.bytes, 768);
+}
+
+TEST_F(CApiFields, PrefillShapeAndChoice) {
+  auto shape = sized<flashmla_prefill_shape>();
+  shape.batch = 2;
+  shape.total_q = 3;
+  shape.total_k = 4;
+  shape.heads_q = 10;
+  shape.heads_kv = 5;
+  shape.qk_dim = 24;
+  shape.v_dim = 16;
+  shape.dtype = FLASHMLA_FLOAT16;
+  shape.causal = 1;
+  auto choice = sized<flashmla_kernel_choice>();
+  ASSERT_EQ(flashmla_explain_prefill(&shape, &call.context, &choice), FLASHMLA_OK) << flashmla_last_error();
+  expect_context();
+  const PrefillShape& got = record().prefill_shape;
+  EXPECT_EQ(got.batch, 2);
+  EXPECT_EQ(got.total_q, 3);
+  EXPECT_EQ(got.total_k, 4);
+  EXPECT_EQ(got.heads_q, 10);
+  EXPECT_EQ(got.heads_kv, 5);
+  EXPECT_EQ(got.qk_dim, 24);
+  EXPECT_EQ(got.v_dim, 16);
+  EXPECT_EQ(got.dtype, DType::kFloat16);
+  EXPECT_TRUE(got.causal);
+  EXPECT_STREQ(choice.kernel, "a kernel");
 }
 
 TEST_F(CApiFields, AppendKv) {

@@ -130,6 +130,56 @@ TEST(CApi, WorkspaceAndExplanationAreTheCppOnes) {
   EXPECT_EQ(flashmla_decode_workspace_bytes(&c_shape, nullptr, &call.context, &bytes), FLASHMLA_OK) << error();
 }
 
+TEST(CApi, PrefillsLikeTheFormulaOnEveryBackend) {
+  alignas(64) std::array<float, 2 * 8> q{};
+  alignas(64) std::array<float, 3 * 8> k{};
+  alignas(64) std::array<float, 3 * 16> v{};
+  alignas(64) std::array<float, 2 * 16> out{};
+  std::array<float, 2> lse{};
+  for (size_t i = 0; i < q.size(); ++i) q[i] = static_cast<float>(i * 5 % 7) * 0.25F - 0.5F;
+  for (size_t i = 0; i < k.size(); ++i) k[i] = static_cast<float>(i * 3 % 11) * 0.125F - 0.5F;
+  for (size_t i = 0; i < v.size(); ++i) v[i] = static_cast<float>(i * 7 % 13) * 0.125F - 0.5F;
+  const std::array<int32_t, 2> q_starts{0, 2};
+  const std::array<int32_t, 2> k_starts{0, 3};
+  auto params = sized<flashmla_prefill_params>();
+  params.q = tensor(q.data(), FLASHMLA_FLOAT32, {2, 1, 8});
+  params.k = tensor(k.data(), FLASHMLA_FLOAT32, {3, 1, 8});
+  params.v = tensor(v.data(), FLASHMLA_FLOAT32, {3, 1, 16});
+  params.cu_seqlens_q = tensor(q_starts.data(), FLASHMLA_INT32, {2});
+  params.cu_seqlens_k = tensor(k_starts.data(), FLASHMLA_INT32, {2});
+  params.out = tensor(out.data(), FLASHMLA_FLOAT32, {2, 1, 16});
+  params.lse = tensor(lse.data(), FLASHMLA_FLOAT32, {1, 2});
+  params.softmax_scale = 0.5F;
+  params.causal = 1;
+  for (int32_t b = 0; b < flashmla_backend_count(); ++b) {
+    SmallCall call(flashmla_backend_name(b));
+    SCOPED_TRACE(call.context.backend);
+    out.fill(0);
+    auto shape = sized<flashmla_prefill_shape>();
+    ASSERT_EQ(flashmla_prefill_shape_of(&params, &shape), FLASHMLA_OK) << error();
+    int64_t bytes = 0;
+    ASSERT_EQ(flashmla_prefill_workspace_bytes(&shape, &call.context, &bytes), FLASHMLA_OK) << error();
+    const AlignedMemory workspace = aligned_memory(bytes);
+    ASSERT_EQ(flashmla_prefill(&params, workspace.get(), bytes, &call.context), FLASHMLA_OK) << error();
+    for (size_t i = 0; i < 2; ++i) {
+      double total = 0;
+      std::array<double, 16> sum{};
+      for (size_t t = 0; t < 2 + i; ++t) {  // causal: the first query sees two of the three keys
+        double score = 0;
+        for (size_t d = 0; d < 8; ++d) score += double{q[i * 8 + d]} * k[t * 8 + d];
+        const double weight = std::exp(0.5 * score);
+        total += weight;
+        for (size_t d = 0; d < 16; ++d) sum[d] += weight * v[t * 16 + d];
+      }
+      EXPECT_NEAR(lse[i], std::log(total), 1e-5);
+      for (size_t d = 0; d < 16; ++d) EXPECT_NEAR(out[i * 16 + d], sum[d] / total, 1e-4);
+    }
+  }
+  params.softmax_scale = 0.0F;
+  EXPECT_EQ(flashmla_prefill(&params, nullptr, 0, nullptr), FLASHMLA_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("softmax_scale: got 0, as in a struct where it was not set"));
+}
+
 TEST(CApi, AppendsTokens) {
   std::array<float, 2 * 2 * 24> cache{};
   alignas(16) std::array<float, 2 * 16> latent{};
@@ -174,7 +224,7 @@ TEST(CApi, MergesFromC99) {
   }
 }
 
-TEST(CApi, InitMacrosFillEveryStruct) { EXPECT_EQ(c99_sizes_initialised(), 7U); }
+TEST(CApi, InitMacrosFillEveryStruct) { EXPECT_EQ(c99_sizes_initialised(), 9U); }
 
 TEST(CApiErrors, ScaleThatNobodySet) {
   SmallCall call;
@@ -217,6 +267,16 @@ TEST(CApiErrors, NullPointers) {
   EXPECT_TRUE(says("bytes: got a null pointer"));
   EXPECT_EQ(flashmla_explain_decode(&shape, nullptr, &call.context, nullptr), FLASHMLA_INVALID_ARGUMENT);
   EXPECT_TRUE(says("choice: got a null pointer"));
+  auto prefill_shape = sized<flashmla_prefill_shape>();
+  EXPECT_EQ(flashmla_prefill(nullptr, nullptr, 0, nullptr), FLASHMLA_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("params: got a null pointer"));
+  EXPECT_EQ(flashmla_prefill_shape_of(nullptr, &prefill_shape), FLASHMLA_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("params: got a null pointer"));
+  EXPECT_EQ(flashmla_prefill_workspace_bytes(&prefill_shape, nullptr, nullptr), FLASHMLA_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("bytes: got a null pointer"));
+  auto choice = sized<flashmla_kernel_choice>();
+  EXPECT_EQ(flashmla_explain_prefill(nullptr, nullptr, &choice), FLASHMLA_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("shape: got a null pointer"));
 }
 
 TEST(CApiErrors, Workspace) {

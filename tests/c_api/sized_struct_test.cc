@@ -114,6 +114,10 @@ TEST(CApiStructSize, EveryStructChecksItsSize) {
   shape.struct_size = 0;
   refused(flashmla_decode_workspace_bytes(&shape, nullptr, nullptr, &bytes), "shape");
   refused(call.shape_of(shape), "shape");
+  const flashmla_prefill_params prefill{};
+  refused(flashmla_prefill(&prefill, nullptr, 0, nullptr), "params");
+  const flashmla_prefill_shape prefill_shape{};
+  refused(flashmla_prefill_workspace_bytes(&prefill_shape, nullptr, &bytes), "shape");
   const flashmla_append_kv_params append{};
   refused(flashmla_append_kv(&append, nullptr), "params");
   const flashmla_merge_states_params merge{};

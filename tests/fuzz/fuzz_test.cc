@@ -78,6 +78,12 @@ TEST(Fuzz, Decode) {
   EXPECT_LT(counts.accepted, kIterations * 9 / 10) << "too few calls are damaged";
 }
 
+TEST(Fuzz, Prefill) {
+  const Counts counts = run(fuzz_prefill);
+  EXPECT_GT(counts.run, kIterations / 4);
+  EXPECT_LT(counts.accepted, kIterations * 9 / 10);
+}
+
 TEST(Fuzz, AppendKv) {
   const Counts counts = run(fuzz_append_kv);
   EXPECT_GT(counts.run, kIterations / 4);

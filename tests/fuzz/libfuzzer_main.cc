@@ -9,7 +9,8 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace flashmla::fuzz;
   using Target = std::string (*)(Bytes&, Counts&);
-  constexpr Target kTargets[] = {fuzz_decode, fuzz_append_kv, fuzz_merge_states, fuzz_c_api, fuzz_decode_sizes};
+  constexpr Target kTargets[] = {fuzz_decode, fuzz_append_kv,    fuzz_merge_states,
+                                 fuzz_c_api,  fuzz_decode_sizes, fuzz_prefill};
   Bytes bytes({data, size});
   Counts counts;
   const std::string problem = bytes.pick(kTargets)(bytes, counts);

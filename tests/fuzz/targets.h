@@ -19,6 +19,7 @@ struct Counts {
 Context any_context(Bytes& bytes);
 
 std::string fuzz_decode(Bytes& bytes, Counts& counts);
+std::string fuzz_prefill(Bytes& bytes, Counts& counts);
 std::string fuzz_append_kv(Bytes& bytes, Counts& counts);
 std::string fuzz_merge_states(Bytes& bytes, Counts& counts);
 // The C API on damaged structs, against the C++ API.
