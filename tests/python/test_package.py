@@ -56,7 +56,7 @@ def test_console_script_is_the_program():
     if program is None:
         pytest.skip("needs the program: this build was made with FLASHMLA_BUILD_CLI=OFF")
     assert Path(program).read_bytes()[:4] == b"\x7fELF"
-    done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([program, "version"], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0 and flashmla.__version__ in done.stdout
     done = subprocess.run([program, "info"], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0 and "reference" in done.stdout
