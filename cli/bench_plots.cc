@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
-#include <utility>
+#include <string>
+#include <vector>
 
 #include "bench_report.h"
 #include "chart.h"

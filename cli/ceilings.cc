@@ -88,7 +88,8 @@ double measure_read(const ReadLoop& loop, const std::byte* data, int64_t bytes, 
 MeasuredCeilings measure_ceilings(DType dtype, int threads) {
   const CpuInfo cpu = cpu_info();
   MeasuredCeilings ceilings;
-  ceilings.threads = threads > 0 ? threads : std::max(cpu.threads, 1);
+  // More threads than processors would each be measured at a time of their own, and add up to more than there is.
+  ceilings.threads = threads > 0 ? std::min(threads, std::max(cpu.threads, 1)) : std::max(cpu.threads, 1);
 
   const ComputeLoop& compute = compute_loop(cpu.isas, dtype);
   ceilings.compute_loop = compute.name;

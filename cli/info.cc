@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <memory>
+#include <optional>
+
 #include "ceilings.h"
 #include "commands.h"
 #include "cost.h"
@@ -100,47 +103,63 @@ Ceilings print_device(const InfoFlags& flags, DType dtype, Json& json) {
   return value;
 }
 
-void print_call(const InfoFlags& flags, Json& json) {
-  const std::vector<int64_t> lengths = request_lengths(flags.shape);
-  const DecodeShape shape = checked_shape(flags.shape, lengths);
-  const Context context = run_context(flags.shape);
-  const KernelChoice choice = value_or_usage_error(explain_decode(shape, run_options(flags.shape), context));
-  const int64_t workspace = value_or_usage_error(workspace_bytes(shape, run_options(flags.shape), context));
-  const Cost cost = decode_cost(shape, lengths);
+struct Call {
+  std::vector<int64_t> lengths;
+  DecodeShape shape;
+  KernelChoice choice;
+  int64_t workspace = 0;
+  Cost cost;
+};
+
+// Throws UsageError with the library's text.
+Call call_of(const ShapeFlags& flags) {
+  Call call;
+  call.lengths = request_lengths(flags);
+  call.shape = checked_shape(flags, call.lengths);
+  call.choice = value_or_usage_error(explain_decode(call.shape, run_options(flags), run_context(flags)));
+  call.workspace = value_or_usage_error(workspace_bytes(call.shape, run_options(flags), run_context(flags)));
+  call.cost = decode_cost(call.shape, call.lengths);
+  return call;
+}
+
+void print_call(const InfoFlags& flags, const Call& call, Json& json) {
+  const Cost& cost = call.cost;
   fmt::print("\nThis call\n");
-  line("shape", shape_text(shape, lengths));
-  line("runs", fmt::format("kernel {} of back end {}", choice.kernel, choice.backend));
-  line("because", choice.reason);
-  line("workspace", bytes_text(static_cast<double>(workspace)));
+  line("shape", shape_text(call.shape, call.lengths));
+  line("runs", fmt::format("kernel {} of back end {}", call.choice.kernel, call.choice.backend));
+  line("because", call.choice.reason);
+  line("workspace", bytes_text(static_cast<double>(call.workspace)));
   line("work", fmt::format("{:.4g} GFLOP, {:.4g} MB (cache once, q, out): {:.3g} flop/B", cost.flops * 1e-9,
                            cost.bytes * 1e-6, cost.intensity()));
-  Json call = {{"shape", shape_text(shape, lengths)},
-               {"backend", choice.backend},
-               {"kernel", choice.kernel},
-               {"reason", choice.reason},
-               {"workspace_bytes", workspace},
-               {"flops", cost.flops},
-               {"bytes", cost.bytes},
-               {"intensity", cost.intensity()}};
-  const Ceilings ceilings = print_device(flags, shape.dtype, call);
+  Json entry = {{"shape", shape_text(call.shape, call.lengths)},
+                {"backend", call.choice.backend},
+                {"kernel", call.choice.kernel},
+                {"reason", call.choice.reason},
+                {"workspace_bytes", call.workspace},
+                {"flops", cost.flops},
+                {"bytes", cost.bytes},
+                {"intensity", cost.intensity()}};
+  const Ceilings ceilings = print_device(flags, call.shape.dtype, entry);
   const Bound bound = bound_of(cost, ceilings);
   const std::string at_best = flags.ridge > 0 ? "" : fmt::format("; at best {}", time_text(bound.time_us));
   line("bound", fmt::format("{}-bound: {:.3g} flop/B is {} the ridge{}", bound.name(), cost.intensity(),
                             bound.compute ? "above" : "not above", at_best));
-  call["bound"] = bound.name();
-  if (flags.ridge <= 0) call["bound_us"] = bound.time_us;
-  json["call"] = call;
+  entry["bound"] = bound.name();
+  if (flags.ridge <= 0) entry["bound_us"] = bound.time_us;
+  json["call"] = entry;
 }
 
 int run_info(const InfoFlags& flags) {
   check_file("--json", flags.shape.json_file);
+  std::optional<Call> call;
+  if (flags.shape.any_given || flags.ridge > 0) call = call_of(flags.shape);
   const CpuInfo cpu = cpu_info();
   Json json = run_header("", cpu.threads);
   fmt::print("flashmla {} (commit {})\n\n", FLASHMLA_VERSION_STRING, built_commit());
   print_machine(cpu, json);
   print_backends(json);
   print_formats(json);
-  if (flags.shape.any_given) print_call(flags, json);
+  if (call.has_value()) print_call(flags, *call, json);
   if (!flags.shape.json_file.empty()) write_json(flags.shape.json_file, json);
   return kExitRight;
 }

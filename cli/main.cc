@@ -18,11 +18,11 @@ namespace flashmla::cli {
 namespace {
 
 constexpr const char* kExamples = R"(Examples:
-  flashmla info                                      this machine and its back ends
-  flashmla info --heads-q 128 --seq-k 4096           which kernel runs this shape, and what bounds it
-  flashmla verify --heads-q 20 --seq-q 3 --seq-k 700 compare a shape with the double-precision oracle
-  flashmla bench decode --set cpu                    time named shapes against this machine's ceilings
-  flashmla demo                                      both on DeepSeek shapes, with plots
+  flashmla info                                        this machine and its back ends
+  flashmla info --heads-q 128 --seq-k 4096             which kernel runs this shape, and what bounds it
+  flashmla verify --heads-q 20 --seq-q 3 --seq-k 700   compare a shape with the double-precision oracle
+  flashmla bench decode --set cpu                      time named shapes against this machine's ceilings
+  flashmla demo                                        both on DeepSeek shapes, with plots
 
 Exit codes: 0 right, 1 wrong result, 2 bad usage.)";
 
@@ -60,7 +60,11 @@ std::string parse_error_text(const CLI::App& program, const CLI::ParseError& err
     return fmt::format("got {}; want one of: {}",
                        extras.empty() ? "no subcommand" : fmt::format("'{}'", extras.front()), fmt::join(names, ", "));
   }
-  if (extras.empty()) return fmt::format("{}; want one value after the flag", error.what());
+  const std::string what = error.what();
+  if (const size_t flag_end = what.find(" was given a disallowed flag override"); flag_end != std::string::npos) {
+    return fmt::format("--{}: got a value; want the flag alone", what.substr(0, flag_end));
+  }
+  if (extras.empty()) return fmt::format("{}; want one value after the flag", what);
   for (const CLI::Option* option : command.get_options()) {
     if (!option->get_group().empty()) names.push_back(option->get_name());
   }

@@ -43,8 +43,7 @@ void add_sizes(CLI::App& app, ShapeFlags& flags) {
   add_integer(app, "--seq-q", flags.seq_q, kFromZero, "query tokens of each request, s_q")->group(kShapeGroup);
   app.add_option_function<std::string>(
          "--seq-k", [&flags](const std::string& text) { flags.seq_k = parse_lengths(text); },
-         "cached tokens of each request, s_k: one number for all, a list with one for each request, or LO:HI, "
-         "from which each request draws its own")
+         "cached tokens of a request, s_k: one for all, one for each, or drawn from LO .. HI")
       ->type_name("N|N,N,..|LO:HI")
       ->default_str("4096")
       ->group(kShapeGroup);

@@ -86,7 +86,6 @@ VerifySummary verify_cases(const std::vector<cases::DecodeCase>& list, const std
   VerifySummary summary;
   std::set<std::string> kernels;
   Progress progress(static_cast<int64_t>(list.size() * targets.size()));
-  fmt::print(kLine, "result", "of bound", "out error", "lse error", "kernel", "case");
   for (const cases::DecodeCase& decode_case : list) {
     progress.show(summary.cases, decode_case.name);
     cases::DecodeProblem problem(decode_case);
@@ -94,11 +93,11 @@ VerifySummary verify_cases(const std::vector<cases::DecodeCase>& list, const std
     for (const VerifyTarget& target : targets) {
       KernelChoice choice;
       const cases::Comparison comparison = verify_one(problem, oracle, target, options, choice);
-      ++summary.cases;
+      progress.clear();
+      if (summary.cases++ == 0) fmt::print(kLine, "result", "of bound", "out error", "lse error", "kernel", "case");
       summary.wrong += comparison.ok ? 0 : 1;
       kernels.insert(choice.kernel);
       summary.rows.push_back(row_of(decode_case, choice, comparison));
-      progress.clear();
       fmt::print(kLine, comparison.ok ? "right" : "WRONG", share_text(comparison.worst_ratio),
                  fmt::format("{:.2e}", comparison.out_error), fmt::format("{:.2e}", comparison.lse_error),
                  choice.kernel, decode_case.name);
