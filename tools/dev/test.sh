@@ -58,7 +58,12 @@ test_cpp() {
 test_python() {
   require_cmake
   say "pip install . (compiles the Python module)"
-  pip_install --no-build-isolation --no-deps --force-reinstall --config-settings=build-dir="$state/python-build" .
+  local log=$state/pip-build.log
+  "$venv/bin/python" -m pip install --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall \
+    --config-settings=build-dir="$state/python-build" . >"$log" 2>&1 || {
+    tail -n 40 "$log" >&2
+    die "the Python package could not be built (log: $log)"
+  }
   (cd tests/python && "$venv/bin/python" -m pytest -q -ra --junitxml="$results/python.xml" .)
 }
 
