@@ -83,6 +83,7 @@ void add_bench(CLI::App& program, Action& action) {
     finish_shape_flags(*command, flags->shape);
     action = [command, flags] { return run_bench(*command, *flags); };
   });
+  add_bench_linear(*bench, action);
 }
 
 }  // namespace flashmla::cli

@@ -12,7 +12,11 @@ using Action = std::function<int()>;  // returns an ExitCode; may throw UsageErr
 void add_info(CLI::App& program, Action& action);
 void add_verify(CLI::App& program, Action& action);
 void add_bench(CLI::App& program, Action& action);
+void add_bench_linear(CLI::App& bench, Action& action);
 void add_demo(CLI::App& program, Action& action);
+void add_generate(CLI::App& program, Action& action);
+void add_chat(CLI::App& program, Action& action);
+void add_perplexity(CLI::App& program, Action& action);
 void add_version(CLI::App& program, Action& action);
 
 }  // namespace flashmla::cli

@@ -23,6 +23,7 @@ constexpr const char* kExamples = R"(Examples:
   flashmla verify --heads-q 20 --seq-q 3 --seq-k 700   compare a shape with the double-precision oracle
   flashmla bench decode --set cpu                      time named shapes against this machine's ceilings
   flashmla demo                                        both on DeepSeek shapes, with plots
+  flashmla generate --model models/demo --prompt "What is 17 + 25?"
 
 Exit codes: 0 right, 1 wrong result, 2 bad usage.)";
 
@@ -34,6 +35,9 @@ void add_commands(CLI::App& program, Action& action) {
   add_verify(program, action);
   add_bench(program, action);
   add_demo(program, action);
+  add_generate(program, action);
+  add_chat(program, action);
+  add_perplexity(program, action);
   add_version(program, action);
 }
 
@@ -77,7 +81,7 @@ int bad_usage(const CLI::App& program, const std::string& text) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App program("Multi-head Latent Attention: looks at the machine, checks results, measures speed.", "flashmla");
+  CLI::App program("Multi-head Latent Attention: looks at the machine, checks results, measures speed, runs models.", "flashmla");
   Action action;
   add_commands(program, action);
   if (argc <= 1) {
