@@ -73,18 +73,43 @@ TEST_P(AppendDTypes, WritesTheRowsAndNothingElse) {
   }
 }
 
+// Enough tokens for several threads; all of one slot, so that a row of two tokens would show.
 TEST_P(AppendDTypes, OfDuplicateSlotsOneWins) {
   for (const Target& target : all_backends()) {
-    Append append(GetParam(), std::vector<int64_t>(50, 20));
-    std::vector<std::byte> before = append.cache;
-    ASSERT_TRUE(append_kv(append.params, target.context()).ok());
-    bool one_won = false;
-    for (int64_t t = 0; t < 50; ++t) {
-      std::vector<std::byte> expected = before;
-      append.write_expected(expected, t);
-      one_won = one_won || expected == append.cache;
+    for (int repeat = 0; repeat < 10; ++repeat) {
+      constexpr int64_t kTokens = 10'000;
+      Append append(GetParam(), std::vector<int64_t>(kTokens, 20));
+      std::vector<std::byte> before = append.cache;
+      Context context = target.context();
+      context.threads = 4;
+      ASSERT_TRUE(append_kv(append.params, context).ok());
+      bool one_won = false;
+      for (int64_t t = kTokens - 1; t >= 0 && !one_won; --t) {
+        append.write_expected(before, t);
+        one_won = before == append.cache;
+      }
+      ASSERT_TRUE(one_won) << target.name << ": the row is a mixture of tokens";
     }
-    EXPECT_TRUE(one_won) << target.name << ": the row is a mixture of tokens";
+  }
+}
+
+TEST_P(AppendDTypes, ManyTokensOnEveryThreadCount) {
+  std::vector<int64_t> slots(kPages * kPage * 100);
+  cases::Random random({7});
+  for (int64_t& slot : slots) slot = random.below(kPages * kPage + 20) - 20;
+  for (const Target& target : all_backends()) {
+    for (int32_t threads : {1, 2, 3, 8}) {
+      Append append(GetParam(), slots);
+      std::vector<std::byte> expected = append.cache;
+      for (size_t t = 0; t < slots.size(); ++t) {
+        if (slots[t] >= 0) append.write_expected(expected, static_cast<int64_t>(t));
+      }
+      Context context = target.context();
+      context.threads = threads;
+      ASSERT_TRUE(append_kv(append.params, context).ok());
+      EXPECT_TRUE(append.cache == expected)
+          << target.name << ", " << threads << " threads: the last of duplicates wins";
+    }
   }
 }
 

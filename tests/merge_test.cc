@@ -65,8 +65,10 @@ MergeStatesParams merge_params(State& a, State& b, State& to) {
   return params;
 }
 
-double rounding(DType dtype) {
-  return dtype == DType::kFloat32 ? 0x1p-23 : dtype == DType::kFloat16 ? 0x1p-11 : 0x1p-8;
+// Largest error of rounding to a dtype; fp16 values below 2^-14 are multiples of 2^-24.
+double rounding(DType dtype, double value) {
+  if (dtype == DType::kFloat16) return std::fmax(0x1p-11 * std::fabs(value), 0x1p-25);
+  return (dtype == DType::kFloat32 ? 0x1p-23 : 0x1p-8) * std::fabs(value) + 1e-30;
 }
 
 // Element by element in double.
@@ -92,7 +94,7 @@ void expect_merged(State a, State b, State& got, EmptyLse marker) {
           want += part;
           size = std::fmax(size, std::fabs(part));
         }
-        ASSERT_NEAR(got.value(t, h, d), want, rounding(a.dtype) * std::fabs(want) + 1e-6 * size + 1e-30)
+        ASSERT_NEAR(got.value(t, h, d), want, rounding(a.dtype, want) + 1e-6 * size)
             << "token " << t << ", head " << h << ", column " << d;
       }
     }
@@ -140,6 +142,36 @@ TEST_P(MergeDTypes, MixesOfFiniteAndEmptyRows) {
           expect_merged(a, b, aliased, marker);
         }
       }
+    }
+  }
+}
+
+// Enough rows for several threads, in place as a chain of merges does it.
+TEST_P(MergeDTypes, ManyRowsOnEveryThreadCount) {
+  State a(GetParam(), 301, 16, 512, false);
+  State b = a;
+  cases::Random random({9});
+  for (int64_t t = 0; t < a.tokens; ++t) {
+    for (int64_t h = 0; h < a.heads; ++h) {
+      a.set_row(t, h, t % 7 == 0 ? kInf : random.normal(), 1, random);
+      b.set_row(t, h, t % 5 == 0 ? -kInf : random.normal(), 1, random);
+    }
+  }
+  for (const Target& target : all_backends()) {
+    std::vector<std::byte> first_out;
+    std::vector<float> first_lse;
+    for (int32_t threads : {1, 2, 3, 8}) {
+      State to = a;
+      Context context = target.context();
+      context.threads = threads;
+      ASSERT_TRUE(merge_states(merge_params(to, b, to), context).ok());
+      if (threads == 1) {
+        expect_merged(a, b, to, EmptyLse::kPlusInf);
+        first_out = to.out_memory;
+        first_lse = to.lse_memory;
+      }
+      EXPECT_TRUE(first_out == to.out_memory && first_lse == to.lse_memory)
+          << target.name << ", " << threads << " threads";
     }
   }
 }

@@ -130,9 +130,22 @@ TEST(Registry, EnvironmentNamesTheDefault) {
   expect_error(unknown, StatusCode::kNotFound, {"'nope'", "reference"});
 }
 
-// The oracle runs only when it is named: a refusal never turns into a slow path.
-TEST(Registry, ReferenceIsNeverAFallback) {
-  EXPECT_EQ(explain_decode(shape_of(16)).value().backend, "cpu");
+// A back end of priority 0, such as the oracle, runs only when it is named: a refusal never turns into a slow path.
+TEST(Registry, PriorityZeroIsNeverAFallback) {
+  class Slow : public TestBackend {
+   public:
+    Slow() : TestBackend("slow", 0) {}
+    DeviceType device_type() const override { return DeviceType::kCUDA; }  // where nothing else answers
+  };
+  static const Status registered = register_backend(std::make_unique<Slow>());
+  ASSERT_TRUE(registered.ok()) << registered.text();
+  const Device cuda{DeviceType::kCUDA, 0};
+  expect_error(explain_decode(shape_of(kItsHeads), {}, {.device = cuda}).status(), StatusCode::kNotFound,
+               {"device: got CUDA", "no back end"});
+  EXPECT_TRUE(explain_decode(shape_of(kItsHeads), {}, {.device = cuda, .backend = "slow"}).ok());
+}
+
+TEST(Registry, ReferenceSaysThatItIsTheOracle) {
   const KernelChoice named = explain_decode(shape_of(16), {}, {.backend = "reference"}).value();
   EXPECT_EQ(named.backend, "reference");
   EXPECT_NE(named.reason.find("oracle"), std::string::npos) << named.reason;

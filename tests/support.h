@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <initializer_list>
 #include <limits>
+#include <ostream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,14 @@
 #include "cases/problem.h"
 #include "cases/shapes.h"
 #include "flashmla/flashmla.h"
+
+// How failures and test lists print parameters.
+namespace flashmla {
+inline void PrintTo(DType dtype, std::ostream* out) { *out << dtype_name(dtype); }
+namespace cases {
+inline void PrintTo(const DecodeCase& decode_case, std::ostream* out) { *out << describe(decode_case); }
+}  // namespace cases
+}  // namespace flashmla
 
 namespace flashmla::tests {
 
