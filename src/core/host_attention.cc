@@ -62,7 +62,7 @@ Result<HostAttention> HostAttention::make(const DecodeParams& params, const Deco
   call.options_ = params.options;
   call.first_ = token_rows<const std::byte>(params.q);
   call.second_ = call.first_;
-  if (params.q_rope.given()) {
+  if (params.q_rope.given() && shape.rope_dim > 0) {  // an empty tensor's strides mean nothing
     call.second_ = token_rows<const std::byte>(params.q_rope);
   } else if (call.second_.base != nullptr) {
     call.second_.base += shape.latent_dim * dtype_bytes(shape.dtype);

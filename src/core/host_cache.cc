@@ -7,6 +7,12 @@ namespace flashmla {
 
 namespace {
 
+// A width that the call takes from a tensor; sums of checked widths cannot overflow.
+Status check_row_width(std::string_view argument, const ConstTensorView& view, int64_t width, int64_t least) {
+  if (width >= least && width <= kMaxCount) return {};
+  return invalid(argument, concat("shape ", shape_text(view)), concat("rows of ", least, " .. ", kMaxCount, " values"));
+}
+
 // The inputs may hold more tokens than slot_mapping.
 Status check_append_input(std::string_view argument, const ConstTensorView& view, const AppendShape& shape,
                           DimWant width) {
@@ -29,6 +35,8 @@ Result<AppendShape> append_shape(const AppendKvParams& params) {
   shape.dtype = cache.dtype;
   shape.latent_dim = params.latent.shape[1];
   shape.rope_dim = params.rope.ndim == 2 ? params.rope.shape[1] : 0;
+  FLASHMLA_RETURN_IF_ERROR(check_row_width("latent", params.latent, shape.latent_dim, 1));
+  FLASHMLA_RETURN_IF_ERROR(check_row_width("rope", params.rope, shape.rope_dim, 0));
   const DimWant width{"d_v + d_rope", shape.latent_dim + shape.rope_dim};
   constexpr ViewRules kCache{.last_contiguous = true, .written = true};
   if (cache.ndim == 4) {
@@ -68,6 +76,7 @@ Result<MergeShape> merge_shape(const MergeStatesParams& params) {
   }
   FLASHMLA_RETURN_IF_ERROR(check_float_dtype("out_a", params.out_a));
   const MergeShape shape{params.out_a.shape[0], params.out_a.shape[1], params.out_a.shape[2], params.out_a.dtype};
+  FLASHMLA_RETURN_IF_ERROR(check_row_width("out_a", params.out_a, shape.width, 1));
   const DimWant tokens{"tokens", shape.tokens};
   const DimWant heads{"heads", shape.heads};
   const auto check_out = [&](std::string_view argument, const ConstTensorView& view, bool written) -> Status {

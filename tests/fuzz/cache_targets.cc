@@ -114,7 +114,7 @@ std::string fuzz_merge_states(Bytes& bytes, Counts& counts) {
   const DType dtype = bytes.pick(kFloats);
   const int64_t tokens = bytes.below(4);
   const int64_t heads = bytes.below(4);
-  const int64_t width = bytes.below(40);
+  const int64_t width = bytes.between(1, 40);
   const ViewKind lse_in{.align = 1, .written = false, .free_last = true};
   const ViewKind lse_out{.align = 1, .written = true, .free_last = true};
   MergeStatesParams p;

@@ -99,7 +99,7 @@ DecodeCall DecodeCall::make(Bytes& bytes) {
   const int64_t d_rope = 8 * bytes.below(3);
   const int64_t page = bytes.between(1, 5);
   const bool ragged = bytes.below(2) != 0;
-  const bool split = bytes.below(2) != 0 && d_rope > 0;
+  const bool split = bytes.below(2) != 0;
   const int64_t d_q = split ? d_v : d_v + d_rope;
 
   DecodeCall call;

@@ -44,6 +44,9 @@ BasicTensorView<Void> any_view(Bytes& bytes, DType dtype, std::initializer_list<
     if (!kind.written && bytes.one_in(8)) view.stride[d] = 0;
     if (view.shape[d] <= 1 && bytes.one_in(4)) view.stride[d] = hostile_int(bytes);  // any value there is legal
   }
+  if (extent_of(view) || !bytes.one_in(4)) return view;
+  for (int d = 0; d < view.ndim; ++d)
+    view.stride[d] = hostile_int(bytes);  // nor do they mean anything without elements
   return view;
 }
 
@@ -54,8 +57,9 @@ void damage(Bytes& bytes, BasicTensorView<Void>& view) {
     case 0: view.dtype = static_cast<DType>(bytes.below(2) == 0 ? bytes.below(8) : hostile_int(bytes)); break;
     case 1: view.ndim = static_cast<int32_t>(bytes.below(2) == 0 ? bytes.below(6) : hostile_int(bytes)); break;
     case 2: view.data = nullptr; break;
-    case 3:
-      view.data = static_cast<std::byte*>(const_cast<void*>(static_cast<const void*>(view.data))) + bytes.below(16);
+    case 3:  // misaligned; in integers, since the pointer may be null by now
+      view.data =
+          reinterpret_cast<Void*>(reinterpret_cast<uintptr_t>(view.data) + static_cast<uintptr_t>(bytes.below(16)));
       break;
     case 4:
     case 5: view.shape[d] = hostile_int(bytes); break;
