@@ -62,6 +62,19 @@ TEST(Decode, AlignsCausalToTheEnd) {
   }
 }
 
+// SGLang #19902: a caller reads rows of a padded ragged batch that no kernel wrote.
+TEST(Decode, WritesEveryRowOfPaddedRaggedBatches) {
+  DecodeCase c = small_case();
+  c.requests = requests_of({5, 0, 70, 9});
+  for (int64_t padding : {0, 1, 40}) {
+    c.padded_tokens = 0;
+    make_ragged(c, 3, padding);
+    c.requests[1].seq_q = 2;
+    c.requests[3].seq_q = 0;
+    expect_right(c);
+  }
+}
+
 // vLLM #27368: many query tokens in one request. SGLang #5516: 8 heads, batches that are no power of two.
 TEST(Decode, TakesManyQueryTokens) {
   DecodeCase c;
@@ -103,7 +116,8 @@ TEST(Decode, NeedsNoWorkspaceForHeadsThatAreNotThere) {
   EXPECT_LT(for_16, for_64);
 }
 
-// vLLM #24966, vLLM #25509: large batches with many splits.
+// vLLM #24966, vLLM #25509: large batches with many splits. vLLM #27128: the combine step reads partial results that
+// nobody wrote; the workspace is NaN here.
 TEST(Decode, CombinesLargeBatchesWithManySplits) {
   for (int64_t batch : {1, 2, 33, 512}) {
     for (int32_t splits : {1, 2, 31, 64}) {

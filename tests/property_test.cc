@@ -30,6 +30,17 @@ std::vector<DecodeCase> property_cases() {
   return {plain, causal, ragged, grouped, wide};
 }
 
+// Long enough that the splits of a whole call and those of each request alone differ, also on many processors.
+DecodeCase long_case() {
+  DecodeCase c = small_case();
+  c.requests = requests_of({200'000, 700, 0, 65, 3000});
+  c.heads_q = 2;
+  c.latent_dim = 16;
+  c.rope_dim = 8;
+  c.page_size = 64;
+  return c;
+}
+
 TEST(Property, PhysicalPagesMayBePermuted) {
   for (DecodeCase c : property_cases()) {
     for (const Target& target : all_targets()) {
@@ -56,7 +67,9 @@ TEST(Property, RepeatsAreBitEqual) {
 }
 
 TEST(Property, ThreadCountsAreBitEqual) {
-  for (DecodeCase c : property_cases()) {
+  std::vector<DecodeCase> list = property_cases();
+  list.push_back(long_case());
+  for (DecodeCase c : list) {
     for (int32_t splits : {0, 7}) {
       c.options.splits = splits;
       DecodeProblem problem(c);
@@ -97,10 +110,15 @@ TEST(Property, TheBatchMayBePermuted) {
 
 // The batch-invariant mode: alone, in a batch, at another place of the batch.
 TEST(Property, BatchInvariantModeIsBitEqual) {
-  for (DecodeCase c : property_cases()) {
-    if (c.ragged) continue;  // a ragged call of one request has the s_q of its longest
+  std::vector<DecodeCase> list;
+  for (const DecodeCase& property : property_cases()) {
+    if (property.ragged) continue;  // a ragged call of one request has the s_q of its longest
+    list.push_back(property);
+    list.back().requests = requests_of({700, 1, 64, 0, 333, 65, 2});
+  }
+  list.push_back(long_case());
+  for (DecodeCase& c : list) {
     c.options.batch_invariant = true;
-    c.requests = requests_of({700, 1, 64, 0, 333, 65, 2});
     for (const Target& target : all_targets()) {
       const DecodeResult together = run(c, target.context());
       DecodeCase reversed = c;
@@ -151,6 +169,42 @@ TEST(Property, StridesAreBitEqual) {
       c.strided = true;
       EXPECT_EQ(contiguous, run(c, target.context())) << target.name << ", " << describe(c);
     }
+  }
+}
+
+// vLLM #33638, vLLM #56902: something of an earlier call is kept. Lengths, table and queries change in place.
+TEST(Property, NothingIsRememberedBetweenCalls) {
+  DecodeCase c = small_case();
+  c.options.batch_invariant = true;
+  for (const Target& target : all_targets()) {
+    DecodeProblem problem(c);
+    run(problem, target.context());
+    for (int32_t length : {1, 150, 0, 17, 64, 149}) {
+      DecodeCase changed = c;
+      for (int64_t i = 0; i < c.batch(); ++i) {
+        changed.requests[i].seq_len = std::min(length, c.requests[i].seq_len);
+        problem.seq_lens()[i] = changed.requests[i].seq_len;
+      }
+      EXPECT_EQ(run(problem, target.context()), run(changed, target.context())) << target.name << ", length " << length;
+    }
+  }
+}
+
+// Requests with a common prefix name the same pages.
+TEST(Property, PagesMayBeShared) {
+  DecodeCase c = small_case();
+  c.requests = requests_of({150, 150, 100});
+  c.options.batch_invariant = true;
+  for (cases::Request& request : c.requests) request.id = 0;
+  for (const Target& target : all_targets()) {
+    DecodeProblem problem(c);
+    const DecodeResult apart = run(problem, target.context());
+    for (int64_t page = 0; page < 9; ++page) {
+      problem.table_row(1)[page] = problem.table_row(0)[page];
+      if (page < 6) problem.table_row(2)[page] = problem.table_row(0)[page];
+    }
+    EXPECT_EQ(apart, run(problem, target.context())) << target.name;
+    EXPECT_EQ(apart.tokens(0, 1), apart.tokens(1, 2)) << target.name;
   }
 }
 
