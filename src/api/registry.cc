@@ -18,6 +18,7 @@ using BackendList = std::vector<const Backend*>;
 struct Registry {
   std::mutex mutex;  // held by writers only: readers take the published list
   std::atomic<const BackendList*> published{nullptr};
+  std::vector<std::unique_ptr<const BackendList>> lists;  // all that ever were published
 
   Registry() {
     add(make_reference_backend());
@@ -28,9 +29,11 @@ struct Registry {
   void add(std::unique_ptr<Backend> backend) {
     auto list = std::make_unique<BackendList>();
     if (const BackendList* old = published.load(std::memory_order_acquire)) *list = *old;
-    list->push_back(backend.release());
+    list->push_back(backend.get());
     std::ranges::stable_sort(*list, std::ranges::greater{}, [](const Backend* b) { return b->priority(); });
-    published.store(list.release(), std::memory_order_release);
+    lists.push_back(std::move(list));
+    published.store(lists.back().get(), std::memory_order_release);
+    backend.release();  // NOLINT(bugprone-unused-return-value): from here on the list leads to it
   }
 };
 

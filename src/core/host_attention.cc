@@ -14,8 +14,10 @@ namespace {
 constexpr int32_t kOnePage[1] = {0};
 constexpr int64_t kEveryToken = std::numeric_limits<int64_t>::max();
 
-// A size of 0 or 1 may carry any stride: the product may wrap, since it is then only ever multiplied by 0.
+// A size of 0 or 1 may carry any stride: 0 then, so that a loop may step past its last element. The strides of a tensor
+// without elements reach no address at all, but their product may wrap.
 int64_t byte_stride(const auto& view, int dimension) {
+  if (view.shape[dimension] <= 1) return 0;
   return static_cast<int64_t>(static_cast<uint64_t>(view.stride[dimension]) *
                               static_cast<uint64_t>(dtype_bytes(view.dtype)));
 }
