@@ -2,7 +2,8 @@
 
 `decode` is the attention over a paged latent cache, `append_kv` writes new tokens into the cache, `merge_states` joins
 partial results. `flashmla.flash_mla` is a drop-in for programs written for the package `flash_mla`. With torch, the same
-operations are custom ops (`torch.ops.flashmla`) that torch.compile traces.
+operations are custom ops (`torch.ops.flashmla`) that torch.compile traces. `Tokenizer` reads a checkpoint's tokenizer and
+chat template.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from ._operations import (
     explain_decode,
     merge_states,
 )
+from ._tokenizer import StreamDecoder, Tokenizer
 
 __all__ = [
     "Backend",
     "CpuInfo",
     "KernelChoice",
+    "StreamDecoder",
+    "Tokenizer",
     "__version__",
     "append_kv",
     "backends",

@@ -16,6 +16,9 @@
 
 #include "array_arg.h"
 #include "flashmla/flashmla.h"
+#ifdef FLASHMLA_HAS_RUNNER
+#include "tokenizer.h"
+#endif
 
 namespace flashmla::python {
 
@@ -231,4 +234,7 @@ NB_MODULE(_native, module) {
   module.def("explain_decode", &py_explain_decode);
   module.def("backends", &py_backends);
   module.def("cpu_info", &py_cpu_info);
+#ifdef FLASHMLA_HAS_RUNNER
+  add_tokenizer(module);
+#endif
 }
