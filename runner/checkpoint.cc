@@ -83,6 +83,7 @@ Result<ShardOf> parse_shard_index(const std::string& text, const std::string& wh
 Status Checkpoint::add_shard(const std::string& folder, const std::string& shard, const ShardOf& shard_of) {
   Result<SafetensorsFile> opened = open_safetensors((fs::path(folder) / shard).string());
   if (!opened.ok()) return opened.status();
+  files_.push_back(opened.value().file);
   for (StoredTensor& stored : opened.value().tensors) {
     const auto indexed = shard_of.find(stored.name);
     if (indexed != shard_of.end() && indexed->second != shard) continue;  // the index names another shard's copy
@@ -129,6 +130,10 @@ Result<Checkpoint> Checkpoint::open(const std::string& folder) {
   std::ranges::sort(missing);
   return invalid(index_path + ": " + std::to_string(missing.size()) +
                  " tensors are not in the files that it names: " + list_text(missing, kListed));
+}
+
+void Checkpoint::read_ahead() const {
+  for (const auto& file : files_) file->read_ahead();
 }
 
 const Checkpoint::Tensor* Checkpoint::find(const std::string& name) const {

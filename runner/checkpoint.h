@@ -28,12 +28,15 @@ class Checkpoint {
   // File names, sorted, and the bytes of all tensors in them.
   const std::vector<std::string>& shards() const { return shards_; }
   int64_t tensor_bytes() const { return tensor_bytes_; }
+  // MappedFile::read_ahead for every shard.
+  void read_ahead() const;
 
  private:
   Status add_shard(const std::string& folder, const std::string& shard,
                    const std::unordered_map<std::string, std::string>& shard_of);
 
   std::unordered_map<std::string, Tensor> tensors_;
+  std::vector<std::shared_ptr<const MappedFile>> files_;
   std::vector<std::string> shards_;
   int64_t tensor_bytes_ = 0;
 };

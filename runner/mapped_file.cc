@@ -26,6 +26,7 @@ Result<std::span<const std::byte>> map(int descriptor, const std::string& path) 
   const auto size = static_cast<size_t>(info.st_size);
   void* memory = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
   if (memory == MAP_FAILED) return system_error(path, "cannot be mapped");
+  madvise(memory, size, MADV_RANDOM);
   return std::span<const std::byte>(static_cast<const std::byte*>(memory), size);
 }
 
@@ -42,6 +43,10 @@ Result<std::shared_ptr<const MappedFile>> MappedFile::open(const std::string& pa
 
 MappedFile::~MappedFile() {
   if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+void MappedFile::read_ahead() const {
+  if (!bytes_.empty()) madvise(const_cast<std::byte*>(bytes_.data()), bytes_.size(), MADV_NORMAL);
 }
 
 void MappedFile::will_need(std::span<const std::byte> part) {

@@ -19,6 +19,9 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return bytes_; }
   const std::string& path() const { return path_; }
+  // A new mapping reads page by page: headers and small tensors lie far apart, and reading ahead for each of them would
+  // fetch gigabytes. To be called when whole matrices will be read in order.
+  void read_ahead() const;
   // `part` is about to be read in full: lets the system start on it.
   static void will_need(std::span<const std::byte> part);
   // The whole pages inside `part` are no longer needed: the system may use their memory at once.

@@ -58,10 +58,11 @@ WeightSource SourceFinder::find(const TensorSlot& slot) {
   used_.insert(source.tensor);
   const std::vector<int64_t> shape =
       slot.vector != nullptr ? std::vector{slot.rows} : std::vector{slot.rows, slot.cols};
-  const bool fused = source.tensor->stored.shape.size() == 3;
-  if (!fused && !check_shape(*source.tensor, shape)) return source;
-  check_type(source, source.tensor->stored.name, slot.vector != nullptr);
-  find_scales(source, source.tensor->stored.name);
+  if (!source.fused && !check_shape(*source.tensor, shape)) return source;
+  if (!source.fused || (slot.expert == 0 && slot.role != Role::kExpertUp)) {
+    check_type(*source.tensor, slot.vector != nullptr);
+  }
+  find_scales(source);
   return source;
 }
 
@@ -73,13 +74,12 @@ WeightSource SourceFinder::find_fused(const TensorSlot& slot) {
   WeightSource source;
   source.tensor = checkpoint_.find(name);
   if (source.tensor == nullptr) return source;
+  source.fused = true;
   source.index = slot.expert;
   source.matrix_rows = down ? slot.rows : 2 * slot.rows;
   source.first_row = slot.role == Role::kExpertUp ? slot.rows : 0;
   const std::vector<int64_t> shape = {config_.routed_experts, source.matrix_rows, slot.cols};
-  if (slot.expert == 0 && slot.role != Role::kExpertUp) {  // once a tensor
-    check_shape(*source.tensor, shape);
-  }
+  if (slot.expert == 0 && slot.role != Role::kExpertUp) check_shape(*source.tensor, shape);  // once a tensor
   return source;
 }
 
@@ -89,24 +89,25 @@ bool SourceFinder::check_shape(const Checkpoint::Tensor& tensor, const std::vect
   return false;
 }
 
-void SourceFinder::check_type(const WeightSource& source, const std::string& name, bool vector) {
-  const StoredType type = source.tensor->stored.type;
+void SourceFinder::check_type(const Checkpoint::Tensor& tensor, bool vector) {
+  const StoredType type = tensor.stored.type;
   const bool plain = type == StoredType::kF32 || type == StoredType::kBF16 || type == StoredType::kF16;
   if (plain || (type == StoredType::kF8E4M3 && !vector)) return;
-  misfits_.push_back(name + ": got dtype " + stored_name(type) + ", supported: F32, BF16, F16" +
+  misfits_.push_back(tensor.stored.name + ": got dtype " + stored_name(type) + ", supported: F32, BF16, F16" +
                      (vector ? "" : ", F8_E4M3 with scales"));
 }
 
-void SourceFinder::find_scales(WeightSource& source, const std::string& name) {
+void SourceFinder::find_scales(WeightSource& source) {
   const StoredTensor& weight = source.tensor->stored;
+  const std::string name = weight.name + "_scale_inv";
   if (weight.type != StoredType::kF8E4M3 || weight.shape.size() < 2) return;
-  source.scales = checkpoint_.find(name + "_scale_inv");
-  if (source.scales == nullptr) return missing_.push_back(name + "_scale_inv");
+  source.scales = checkpoint_.find(name);
+  if (source.scales == nullptr) return missing_.push_back(name);
   if (!used_.insert(source.scales).second) return;  // of a fused tensor: looked at before
   std::vector<int64_t> shape = weight.shape;
   for (size_t d = shape.size() - 2; d < shape.size(); ++d) shape[d] = fp8_blocks(shape[d]);
   check_shape(*source.scales, shape);
-  check_type(source.scales == nullptr ? source : WeightSource{source.scales}, name + "_scale_inv", true);
+  check_type(*source.scales, true);
 }
 
 void SourceFinder::note_bias(const TensorSlot& slot, bool found) {

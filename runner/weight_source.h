@@ -17,9 +17,10 @@ namespace flashmla::runner {
 struct WeightSource {
   const Checkpoint::Tensor* tensor = nullptr;  // nullptr: not stored
   const Checkpoint::Tensor* scales = nullptr;  // of FP8 blocks: [.., fp8_blocks(rows), fp8_blocks(cols)]
-  int64_t index = 0;                           // which expert of a fused tensor
-  int64_t matrix_rows = 0;                     // of one expert, or of the whole tensor
-  int64_t first_row = 0;                       // in these
+  bool fused = false;
+  int64_t index = 0;        // which expert of a fused tensor
+  int64_t matrix_rows = 0;  // of one expert, or of the whole tensor
+  int64_t first_row = 0;    // in these
 };
 
 class SourceFinder {
@@ -35,8 +36,8 @@ class SourceFinder {
 
  private:
   WeightSource find_fused(const TensorSlot& slot);
-  void find_scales(WeightSource& source, const std::string& name);
-  void check_type(const WeightSource& source, const std::string& name, bool vector);
+  void find_scales(WeightSource& source);
+  void check_type(const Checkpoint::Tensor& tensor, bool vector);
   bool check_shape(const Checkpoint::Tensor& tensor, const std::vector<int64_t>& shape);
   void note_bias(const TensorSlot& slot, bool found);
 

@@ -144,6 +144,7 @@ Result<Weights> load(const std::string& folder, const ModelConfig& config, const
     progress.add(slots[i].elements());
   }
   if (config.tie_embeddings) tie_head(weights, options.policy, threads);
+  checkpoint.value().read_ahead();
   progress.finish();
   return weights;
 }
