@@ -21,9 +21,9 @@ struct EncodeOptions {
   // Begin with the begin-of-sentence token, unless the text begins with it itself: it never stands there twice. Unset:
   // as the files say ("add_bos_token" of tokenizer_config.json, else whether the post-processor of tokenizer.json
   // does).
-  std::optional<bool> add_bos;
+  std::optional<bool> add_bos{};
   // End with the end-of-sentence token, by the same rules ("add_eos_token").
-  std::optional<bool> add_eos;
+  std::optional<bool> add_eos{};
   // false: "<｜User｜>" in the text is encoded as the characters that it is, not as the token. For text of strangers.
   bool match_added_tokens = true;
 };

@@ -51,8 +51,8 @@ enum class WeightPolicy { kAsStored, kInt8 };  // kInt8: projections, experts an
 struct LoadOptions {
   WeightPolicy policy = WeightPolicy::kAsStored;
   int32_t threads = 0;
-  std::function<void(double fraction)> progress;    // called from the loading thread
-  std::function<void(const std::string&)> warning;  // unknown tensors, once each kind
+  std::function<void(double fraction)> progress{};    // called from the loading thread
+  std::function<void(const std::string&)> warning{};  // unknown tensors, once each kind
 };
 
 // `folder` holds config.json and safetensors shards. Missing tensors: one error that lists them (the first 20 and how

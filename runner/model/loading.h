@@ -13,13 +13,13 @@
 namespace flashmla::runner {
 
 struct ModelSource {
-  std::string model;           // folder, config.json (with random weights) or ORG/NAME in a local cache
+  std::string model{};         // folder, config.json (with random weights) or ORG/NAME in a local cache
   std::string dtype = "auto";  // of the cache and the attention: "fp32", "bf16"; auto: fp32 for fp32 weights, else bf16
-  std::string quantization;    // "int8": weights quantised by row at load; empty: as stored
-  std::optional<uint64_t> random_seed;  // full-size random weights in place of the checkpoint's
-  int32_t threads = 0;                  // 0: all that the process may use
-  std::function<void(double fraction)> progress;
-  std::function<void(const std::string&)> warning;
+  std::string quantization{};  // "int8": weights quantised by row at load; empty: as stored
+  std::optional<uint64_t> random_seed{};  // full-size random weights in place of the checkpoint's
+  int32_t threads = 0;                    // 0: all that the process may use
+  std::function<void(double fraction)> progress{};
+  std::function<void(const std::string&)> warning{};
 };
 
 struct LoadedModel {

@@ -16,7 +16,7 @@ namespace flashmla::runner {
 
 struct StepOptions {
   AttentionForm form = AttentionForm::kAuto;
-  std::string backend;  // of flashmla: "reference", "cpu"; empty: chosen by the library
+  std::string backend{};  // of flashmla: "reference", "cpu"; empty: chosen by the library
 };
 
 // What a step computed on the way, for tests and debugging.

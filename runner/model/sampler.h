@@ -15,15 +15,16 @@ struct SamplingParams {
   double top_p = 1;        // smallest set of tokens with at least this much probability
   int64_t top_k = 0;       // most likely tokens that may be chosen; 0: all
   uint64_t seed = 0;
-  std::vector<std::string> stop;        // texts that end the answer; not part of it
-  std::vector<int32_t> stop_token_ids;  // beside the model's own end tokens
-  bool ignore_eos = false;              // for measurements: always max_tokens tokens
+  std::vector<std::string> stop{};        // texts that end the answer; not part of it
+  std::vector<int32_t> stop_token_ids{};  // beside the model's own end tokens
+  bool ignore_eos = false;                // for measurements: always max_tokens tokens
 };
 
 // kInvalidArgument names the value, what is wanted and what was got.
 Status check_sampling(const SamplingParams& params);
 
-// Reproducible: the same seed and logits give the same tokens, whatever else is in the batch.
+// Reproducible: the same seed and logits give the same tokens. (In fp32 the logits do not depend on what else is in the
+// batch; with bf16 or int8 weights they may by a rounding.)
 class Sampler {
  public:
   explicit Sampler(const SamplingParams& params) : params_(params), state_(params.seed) {}
