@@ -1,9 +1,9 @@
 """flashmla: Multi-head Latent Attention (MLA) operations on NumPy arrays, torch tensors, JAX arrays and other DLPack arrays.
 
-`decode` is the attention over a paged latent cache, `append_kv` writes new tokens into the cache, `merge_states` joins
+`decode` is the attention over a paged latent cache, `prefill` that of packed sequences in MHA form, `append_kv` writes new tokens into the cache, `merge_states` joins
 partial results. `flashmla.flash_mla` is a drop-in for programs written for the package `flash_mla`. With torch, the same
 operations are custom ops (`torch.ops.flashmla`) that torch.compile traces. `Tokenizer` reads a checkpoint's tokenizer and
-chat template.
+chat template, `LLM` generates text.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from ._native import __version__
+from ._llm import LLM, Generation, SamplingParams
 from ._operations import (
     Backend,
     CpuInfo,
@@ -21,13 +22,17 @@ from ._operations import (
     decode,
     explain_decode,
     merge_states,
+    prefill,
 )
 from ._tokenizer import StreamDecoder, Tokenizer
 
 __all__ = [
     "Backend",
     "CpuInfo",
+    "Generation",
     "KernelChoice",
+    "LLM",
+    "SamplingParams",
     "StreamDecoder",
     "Tokenizer",
     "__version__",
@@ -37,6 +42,7 @@ __all__ = [
     "decode",
     "explain_decode",
     "merge_states",
+    "prefill",
 ]
 
 

@@ -26,6 +26,23 @@ def decode(
     uint16_is_bf16: bool = False,
     /,
 ) -> None: ...
+def prefill(
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    out: Any,
+    lse: Any,
+    softmax_scale: float,
+    causal: bool,
+    empty_lse: str,
+    backend: str | None,
+    isa: str | None,
+    threads: int,
+    uint16_is_bf16: bool = False,
+    /,
+) -> None: ...
 def append_kv(
     latent: Any,
     rope: Any,
@@ -95,3 +112,39 @@ class StreamDecoder:
     def __init__(self, tokenizer: Tokenizer, skip_special: bool, /) -> None: ...
     def push(self, token_id: int, /) -> str: ...
     def finish(self) -> str: ...
+
+class Llm:
+    def __init__(
+        self,
+        model: str,
+        dtype: str,
+        quantization: str,
+        random_seed: int | None,
+        threads: int,
+        backend: str,
+        attention_form: str,
+        max_model_len: int,
+        block_size: int,
+        max_num_seqs: int,
+        /,
+    ) -> None: ...
+    def add(
+        self,
+        prompt: list[int],
+        max_tokens: int,
+        temperature: float,
+        top_p: float,
+        top_k: int,
+        seed: int,
+        stop: list[str],
+        stop_token_ids: list[int],
+        ignore_eos: bool,
+        /,
+    ) -> int: ...
+    def cancel(self, request: int, /) -> None: ...
+    def step(self) -> list[tuple[int, list[int], bytes, bool, str]]: ...
+    def folder(self) -> str: ...
+    def has_tokenizer(self) -> bool: ...
+    def vocab(self) -> int: ...
+    def backend(self) -> str: ...
+    def logits(self, tokens: list[int], out: Any, /) -> None: ...

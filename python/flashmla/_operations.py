@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from . import _native
 from ._arrays import Results, is_torch, readable, reads_uint16_as_bf16, refuse_stream, writable
-from ._shapes import bounded_latent_dim, decode_results
+from ._shapes import bounded_latent_dim, decode_results, prefill_results
 
 
 class Backend(NamedTuple):
@@ -179,6 +179,75 @@ def decode(
     _native.decode(
         *inputs, writable("out", out), writable("lse", lse), softmax_scale, causal, latent_dim, kv_format, empty_lse,
         splits, batch_invariant, backend, isa, threads, uint16_is_bf16,
+    )  # fmt: skip
+    if return_lse:
+        return results.hand_out(out), results.hand_out(lse)
+    return results.hand_out(out)
+
+
+def prefill(
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    *,
+    softmax_scale: float,
+    causal: bool = False,
+    out: Any = None,
+    lse: Any = None,
+    return_lse: bool = False,
+    empty_lse: str = "+inf",
+    backend: str | None = None,
+    isa: str | None = None,
+    threads: int = 0,
+    dtype: str | None = None,
+    stream: Any = None,
+) -> Any:
+    """Prefill attention in MHA form: packed sequences whose keys and values are arrays of their own.
+
+    Sequence `i` has query tokens `cu_seqlens_q[i] .. cu_seqlens_q[i + 1]` and keys likewise. DeepSeek's widths are `d_qk` 192
+    and `d_v` 128; any multiples of 8 are taken.
+
+    Args:
+        q: fp32, fp16 or bf16 `[total_q, h_q, d_qk]`; strides as for `decode`.
+        k: `[total_k, h_kv, d_qk]`, dtype of `q`; `h_kv` divides `h_q`.
+        v: `[total_k, h_kv, d_v]`, dtype of `q`.
+        cu_seqlens_q, cu_seqlens_k: int32 `[b + 1]`, beginning with 0.
+        softmax_scale: the model's scale, YaRN factor included.
+        causal: query `i` of `s_q` sees the first `s_k - s_q + i + 1` keys.
+        out: array to write into, `[total_q, h_q, d_v]`, dtype of `q`.
+        lse: fp32 array to write into, `[h_q, total_q]`, any strides.
+        return_lse, empty_lse, backend, isa, threads, dtype, stream: as for `decode`.
+
+    Returns:
+        `out`, or `(out, lse)` with `return_lse`, in the framework of `q`.
+
+    Raises:
+        ValueError, NotImplementedError, RuntimeError: as `decode`.
+    """
+    refuse_stream(stream)
+    if is_torch(q):
+        from . import torch_ops
+
+        return torch_ops.prefill(
+            q, k, v, cu_seqlens_q, cu_seqlens_k, softmax_scale, causal, out, lse, return_lse, empty_lse, backend, isa,
+            threads, dtype,
+        )  # fmt: skip
+    uint16_is_bf16 = reads_uint16_as_bf16(q, dtype)
+    inputs = (
+        readable("q", q), readable("k", k), readable("v", v), readable("cu_seqlens_q", cu_seqlens_q),
+        readable("cu_seqlens_k", cu_seqlens_k),
+    )  # fmt: skip
+    results = Results(q)
+    out_shape, lse_shape = prefill_results(tuple(getattr(q, "shape", ())), tuple(getattr(v, "shape", ())))
+    if out is None:
+        out = results.empty(out_shape)
+    if lse is None and return_lse:
+        lse = results.empty_lse(lse_shape)
+    _native.prefill(
+        *inputs, writable("out", out), writable("lse", lse), softmax_scale, causal, empty_lse, backend, isa, threads,
+        uint16_is_bf16,
     )  # fmt: skip
     if return_lse:
         return results.hand_out(out), results.hand_out(lse)

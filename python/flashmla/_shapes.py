@@ -17,6 +17,13 @@ def decode_results(q: Sequence[Any], ragged: bool, latent_dim: Any) -> tuple[tup
     return (0,), (0,)
 
 
+def prefill_results(q: Sequence[Any], v: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Shapes of `out` and `lse` of a prefill; ranks that are wrong give empty ones."""
+    if len(q) == 3 and len(v) == 3:
+        return (q[0], q[1], v[2]), (q[1], q[0])
+    return (0,), (0,)
+
+
 def bounded_latent_dim(q: Sequence[int], latent_dim: int) -> int:
     """`latent_dim` as far as it can be right, so that a wild one is refused by name and allocates nothing first."""
     return min(max(latent_dim, 0), q[-1]) if len(q) > 0 else 0

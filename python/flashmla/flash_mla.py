@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from ._native import __version__
-from ._operations import decode
+from ._operations import decode, prefill
 
 __all__ = [
     "FlashMLASchedMeta",
@@ -190,9 +190,91 @@ def _not_yet(name: str, feature: str) -> Any:
 
 
 flash_mla_sparse_fwd = _not_yet("flash_mla_sparse_fwd", "sparse prefill")
-flash_attn_varlen_func = _not_yet("flash_attn_varlen_func", "prefill")
-flash_attn_varlen_qkvpacked_func = _not_yet("flash_attn_varlen_qkvpacked_func", "prefill")
-flash_attn_varlen_kvpacked_func = _not_yet("flash_attn_varlen_kvpacked_func", "prefill")
+
+
+def flash_attn_varlen_func(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_qo: torch.Tensor,
+    cu_seqlens_kv: torch.Tensor,
+    max_seqlen_qo: int,
+    max_seqlen_kv: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    deterministic: bool = False,
+    is_varlen: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Prefill attention of packed sequences, forward only.
+
+    Args:
+        q: `[total_q, h_q, d_qk]`, bf16, fp16 or fp32. k: `[total_k, h_kv, d_qk]`. v: `[total_k, h_kv, d_v]`.
+        cu_seqlens_qo, cu_seqlens_kv: int32 `[b + 1]`.
+        max_seqlen_qo, max_seqlen_kv: accepted; the lengths are read from the tensors.
+        dropout_p: 0; anything else is refused.
+        softmax_scale: default `d_qk ** -0.5`.
+        causal: aligned to the end of the keys.
+        deterministic: accepted; every call is.
+        is_varlen: accepted; equal lengths are a case of varied ones.
+
+    Returns:
+        `(out, lse)`: `[total_q, h_q, d_v]` in the dtype of `q`, and fp32 `[total_q, h_q]` (contiguous along total_q),
+        natural logarithm; +inf where a row sees no key.
+
+    Raises:
+        ValueError: an argument is wrong, or a tensor requires a gradient. NotImplementedError: dropout, or a GPU tensor.
+    """
+    del max_seqlen_qo, max_seqlen_kv, deterministic, is_varlen
+    if dropout_p != 0.0:
+        raise NotImplementedError(f"dropout_p: got {dropout_p}; this version of flashmla has no dropout, want 0")
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"{name}: got {type(tensor).__name__}; want a torch.Tensor")
+    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+    out, lse = prefill(q, k, v, cu_seqlens_qo, cu_seqlens_kv, softmax_scale=scale, causal=causal, return_lse=True)
+    return out, lse.transpose(0, 1)
+
+
+def flash_attn_varlen_qkvpacked_func(
+    qkv: torch.Tensor,
+    cu_seqlens: torch.Tensor,
+    max_seqlen: int,
+    head_dim_qk: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    deterministic: bool = False,
+    is_varlen: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`flash_attn_varlen_func` with q, k and v side by side in `[total, h, d_qk + d_qk + d_v]`."""
+    q, k, v = qkv[..., :head_dim_qk], qkv[..., head_dim_qk : 2 * head_dim_qk], qkv[..., 2 * head_dim_qk :]
+    return flash_attn_varlen_func(
+        q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, dropout_p, softmax_scale, causal, deterministic,
+        is_varlen,
+    )  # fmt: skip
+
+
+def flash_attn_varlen_kvpacked_func(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    cu_seqlens_qo: torch.Tensor,
+    cu_seqlens_kv: torch.Tensor,
+    max_seqlen_qo: int,
+    max_seqlen_kv: int,
+    head_dim_qk: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    deterministic: bool = False,
+    is_varlen: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`flash_attn_varlen_func` with k and v side by side in `[total_k, h_kv, d_qk + d_v]`."""
+    return flash_attn_varlen_func(
+        q, kv[..., :head_dim_qk], kv[..., head_dim_qk:], cu_seqlens_qo, cu_seqlens_kv, max_seqlen_qo, max_seqlen_kv,
+        dropout_p, softmax_scale, causal, deterministic, is_varlen,
+    )  # fmt: skip
+
 
 _PROVIDED = ("flash_mla", "flash_mla.flash_mla_interface")
 _MARK = "__provided_by_flashmla__"

@@ -1,6 +1,6 @@
 """The torch custom ops `torch.ops.flashmla.*`, with fake kernels so that torch.compile traces them. Needs torch >= 2.4.
 
-`flashmla.decode`, `append_kv` and `merge_states` call them for torch tensors. Importing this module defines them; `import
+`flashmla.decode`, `prefill`, `append_kv` and `merge_states` call them for torch tensors. Importing this module defines them; `import
 flashmla` alone does not, since it leaves torch alone.
 """
 
@@ -12,7 +12,7 @@ import torch
 
 from . import _native
 from ._arrays import dtype_name
-from ._shapes import bounded_latent_dim, decode_results
+from ._shapes import bounded_latent_dim, decode_results, prefill_results
 
 _DECODE_OPTIONS = (
     "float softmax_scale, bool causal, int latent_dim, str? kv_format, str empty_lse, int splits, "
@@ -21,10 +21,14 @@ _DECODE_OPTIONS = (
 _DECODE_INPUTS = "Tensor q, Tensor? q_rope, Tensor kv_cache, Tensor page_table, Tensor seq_lens, Tensor? cu_seqlens_q"
 _MERGE_INPUTS = "Tensor out_a, Tensor lse_a, Tensor out_b, Tensor lse_b"
 _PLACE = "str? backend, str? isa, int threads"
+_PREFILL_INPUTS = "Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k"
+_PREFILL_OPTIONS = f"float softmax_scale, bool causal, str empty_lse, {_PLACE}"
 
 for _schema in (
     f"decode({_DECODE_INPUTS}, {_DECODE_OPTIONS}) -> (Tensor, Tensor)",
     f"decode_out({_DECODE_INPUTS}, Tensor(a!) out, Tensor(b!)? lse, {_DECODE_OPTIONS}) -> ()",
+    f"prefill({_PREFILL_INPUTS}, {_PREFILL_OPTIONS}) -> (Tensor, Tensor)",
+    f"prefill_out({_PREFILL_INPUTS}, Tensor(a!) out, Tensor(b!)? lse, {_PREFILL_OPTIONS}) -> ()",
     f"append_kv(Tensor latent, Tensor? rope, Tensor(a!) kv_cache, Tensor slot_mapping, str? kv_format, {_PLACE}) -> ()",
     f"merge_states({_MERGE_INPUTS}, str empty_lse, {_PLACE}) -> (Tensor, Tensor)",
     f"merge_states_out({_MERGE_INPUTS}, Tensor(a!) out, Tensor(b!) lse, str empty_lse, {_PLACE}) -> ()",
@@ -95,6 +99,36 @@ def _empty_results(
     return q.new_empty(out_shape), q.new_empty(lse_shape, dtype=torch.float32)
 
 
+def _prefill_out(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+    *options: Any,
+) -> None:
+    _native.prefill(
+        _capsule("q", q), _capsule("k", k), _capsule("v", v), _capsule("cu_seqlens_q", cu_seqlens_q),
+        _capsule("cu_seqlens_k", cu_seqlens_k), _capsule("out", out), _capsule("lse", lse), *options,
+    )  # fmt: skip
+
+
+def _prefill(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor,
+    *options: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    out, lse = _prefill_fake(q, k, v)
+    _prefill_out(q, k, v, cu_seqlens_q, cu_seqlens_k, out, lse, *options)
+    return out, lse
+
+
+def _prefill_fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    out_shape, lse_shape = prefill_results(q.shape, v.shape)
+    return q.new_empty(out_shape), q.new_empty(lse_shape, dtype=torch.float32)
+
+
 def _append_kv(
     latent: torch.Tensor, rope: torch.Tensor | None, kv_cache: torch.Tensor, slot_mapping: torch.Tensor, *options: Any
 ) -> None:
@@ -138,6 +172,8 @@ def _writes_only(*_: Any) -> None:
 for _name, _kernel, _fake in (
     ("decode", _decode, _decode_fake),
     ("decode_out", _decode_out, _writes_only),
+    ("prefill", _prefill, _prefill_fake),
+    ("prefill_out", _prefill_out, _writes_only),
     ("append_kv", _append_kv, _writes_only),
     ("merge_states", _merge_states, _merge_states_fake),
     ("merge_states_out", _merge_states_out, _writes_only),
@@ -188,6 +224,28 @@ def decode(
         out = new_out if out is None else out
         lse = new_lse if lse is None and return_lse else lse
         torch.ops.flashmla.decode_out(*inputs, out, lse, *options)
+    return (out, lse) if return_lse else out
+
+
+def prefill(
+    q: torch.Tensor, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, softmax_scale: float, causal: bool, out: Any,
+    lse: Any, return_lse: bool, empty_lse: str, backend: str | None, isa: str | None, threads: int, dtype: str | None,
+) -> Any:  # fmt: skip
+    """`flashmla.prefill` for torch tensors."""
+    for argument, tensor in (
+        ("q", q), ("k", k), ("v", v), ("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k), ("out", out),
+        ("lse", lse),
+    ):  # fmt: skip
+        _check(argument, tensor)
+    _check_dtype(dtype, q)
+    inputs, options = (q, k, v, cu_seqlens_q, cu_seqlens_k), (softmax_scale, causal, empty_lse, backend, isa, threads)
+    if out is None and lse is None:
+        out, lse = torch.ops.flashmla.prefill(*inputs, *options)
+    else:
+        new_out, new_lse = _prefill_fake(q, k, v)
+        out = new_out if out is None else out
+        lse = new_lse if lse is None and return_lse else lse
+        torch.ops.flashmla.prefill_out(*inputs, out, lse, *options)
     return (out, lse) if return_lse else out
 
 

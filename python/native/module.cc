@@ -17,6 +17,7 @@
 #include "array_arg.h"
 #include "flashmla/flashmla.h"
 #ifdef FLASHMLA_HAS_RUNNER
+#include "llm.h"
 #include "tokenizer.h"
 #endif
 
@@ -70,12 +71,10 @@ struct Free {
 };
 using Memory = std::unique_ptr<void, Free>;
 
-// Runs without the interpreter lock. malloc keeps the freed block for the next call, so that steady use costs no page
-// faults and holds no memory of its own.
-Status decode_with_own_workspace(const DecodeParams& params, const Context& context) {
-  const Result<DecodeShape> shape = decode_shape(params);
-  if (!shape.ok()) return shape.status();
-  const Result<int64_t> need = workspace_bytes(shape.value(), params.options, context);
+// Calls run(workspace) with memory of its own. malloc keeps the freed block for the next call, so that steady use costs
+// no page faults and holds no memory of its own.
+template <class Run>
+Status with_workspace(const Result<int64_t>& need, const Run& run) {
   if (!need.ok()) return need.status();
   Workspace workspace;
   workspace.bytes = (need.value() + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
@@ -85,7 +84,22 @@ Status decode_with_own_workspace(const DecodeParams& params, const Context& cont
   if (workspace.bytes > 0 && workspace.data == nullptr) {
     return {StatusCode::kOutOfMemory, "workspace: no memory for " + std::to_string(workspace.bytes) + " bytes"};
   }
-  return decode(params, workspace, context);
+  return run(workspace);
+}
+
+// Both without the interpreter lock.
+Status decode_with_own_workspace(const DecodeParams& params, const Context& context) {
+  const Result<DecodeShape> shape = decode_shape(params);
+  if (!shape.ok()) return shape.status();
+  return with_workspace(workspace_bytes(shape.value(), params.options, context),
+                        [&](Workspace workspace) { return decode(params, workspace, context); });
+}
+
+Status prefill_with_own_workspace(const PrefillParams& params, const Context& context) {
+  const Result<PrefillShape> shape = prefill_shape(params);
+  if (!shape.ok()) return shape.status();
+  return with_workspace(workspace_bytes(shape.value(), context),
+                        [&](Workspace workspace) { return prefill(params, workspace, context); });
 }
 
 void py_decode(nb::handle q, nb::handle q_rope, nb::handle kv_cache, nb::handle page_table, nb::handle seq_lens,
@@ -122,6 +136,35 @@ void py_decode(nb::handle q, nb::handle q_rope, nb::handle kv_cache, nb::handle 
   {
     const nb::gil_scoped_release unlocked;
     status = decode_with_own_workspace(params, context);
+  }
+  raise_if_error(status);
+}
+
+void py_prefill(nb::handle q, nb::handle k, nb::handle v, nb::handle cu_seqlens_q, nb::handle cu_seqlens_k,
+                nb::handle out, nb::handle lse, double softmax_scale, bool causal, const std::string& empty_lse,
+                const Name& backend, const Name& isa, int64_t threads, bool uint16_is_bf16) {
+  const InputArray q_array("q", q, uint16_is_bf16);
+  const InputArray k_array("k", k, uint16_is_bf16);
+  const InputArray v_array("v", v, uint16_is_bf16);
+  const InputArray cu_q_array("cu_seqlens_q", cu_seqlens_q, false);
+  const InputArray cu_k_array("cu_seqlens_k", cu_seqlens_k, false);
+  const OutputArray out_array("out", out, uint16_is_bf16);
+  const OutputArray lse_array("lse", lse, false);
+  const PrefillParams params{.q = q_array.view(),
+                             .k = k_array.view(),
+                             .v = v_array.view(),
+                             .cu_seqlens_q = cu_q_array.view(),
+                             .cu_seqlens_k = cu_k_array.view(),
+                             .out = out_array.view(),
+                             .lse = lse_array.view(),
+                             .softmax_scale = static_cast<float>(softmax_scale),
+                             .causal = causal,
+                             .empty_lse = parse_empty_lse(empty_lse)};
+  const Context context = make_context(backend, isa, threads);
+  Status status;
+  {
+    const nb::gil_scoped_release unlocked;
+    status = prefill_with_own_workspace(params, context);
   }
   raise_if_error(status);
 }
@@ -225,6 +268,9 @@ NB_MODULE(_native, module) {
              "seq_lens"_a.none(), "cu_seqlens_q"_a.none(), "out"_a.none(), "lse"_a.none(), "softmax_scale"_a,
              "causal"_a, "latent_dim"_a, "kv_format"_a.none(), "empty_lse"_a, "splits"_a, "batch_invariant"_a,
              "backend"_a.none(), "isa"_a.none(), "threads"_a, "uint16_is_bf16"_a = false);
+  module.def("prefill", &py_prefill, "q"_a.none(), "k"_a.none(), "v"_a.none(), "cu_seqlens_q"_a.none(),
+             "cu_seqlens_k"_a.none(), "out"_a.none(), "lse"_a.none(), "softmax_scale"_a, "causal"_a, "empty_lse"_a,
+             "backend"_a.none(), "isa"_a.none(), "threads"_a, "uint16_is_bf16"_a = false);
   module.def("append_kv", &py_append_kv, "latent"_a.none(), "rope"_a.none(), "kv_cache"_a.none(),
              "slot_mapping"_a.none(), "kv_format"_a.none(), "backend"_a.none(), "isa"_a.none(), "threads"_a,
              "uint16_is_bf16"_a = false);
@@ -236,5 +282,6 @@ NB_MODULE(_native, module) {
   module.def("cpu_info", &py_cpu_info);
 #ifdef FLASHMLA_HAS_RUNNER
   add_tokenizer(module);
+  add_llm(module);
 #endif
 }

@@ -45,7 +45,7 @@ Result<LoadedModel> load_model(const ModelSource& source) {
   if (!dtype.ok()) return dtype.status();
 
   LoadedModel loaded;
-  loaded.name = source.model;
+  loaded.folder = folder.string();
   loaded.cache_dtype = dtype.value();
   if (std::filesystem::exists(folder / "tokenizer.json")) {
     Result<Tokenizer> tokenizer = Tokenizer::load(folder.string());

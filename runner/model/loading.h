@@ -26,7 +26,7 @@ struct LoadedModel {
   std::shared_ptr<const Model> model;
   std::optional<Tokenizer> tokenizer;  // absent when the folder has none (random weights)
   DType cache_dtype = DType::kBFloat16;
-  std::string name;  // as the user called it
+  std::string folder;  // that config.json was read from
 };
 
 Result<LoadedModel> load_model(const ModelSource& source);

@@ -1,0 +1,162 @@
+"""Text generation with a DeepSeek-architecture checkpoint: the engine of `flashmla generate`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from . import _native
+from ._tokenizer import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingParams:
+    """How an answer is chosen. The names are vLLM's."""
+
+    max_tokens: int = 256
+    temperature: float = 0.0
+    """0 takes the likeliest token every time."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """Choose among this many likeliest tokens; 0: all."""
+    seed: int = 0
+    stop: Sequence[str] = ()
+    """Texts that end the answer; not part of it."""
+    stop_token_ids: Sequence[int] = ()
+    ignore_eos: bool = False
+
+
+@dataclasses.dataclass
+class Generation:
+    """An answer."""
+
+    text: str = ""
+    token_ids: list[int] = dataclasses.field(default_factory=list)
+    finish_reason: str | None = None
+    """'stop' or 'length'; None while it is not finished."""
+
+
+class LLM:
+    """A DeepSeek-V2/V3-architecture model from its checkpoint folder, or from `ORG/NAME` in a local cache.
+
+    Args:
+        model: folder with config.json, safetensors shards and tokenizer.json; or ORG/NAME.
+        dtype: of the cache and the attention: 'auto', 'bf16' or 'fp32'.
+        quantization: 'int8' quantises the weights by row while loading; None keeps them as stored.
+        backend: attention back end by name; None takes the best.
+        attention_form: 'auto', 'mqa' (absorbed) or 'mha' (decompressed).
+        max_model_len: tokens of one request, prompt and answer.
+        block_size: tokens of a cache page. max_num_seqs: requests that run at once.
+        threads: 0 takes all that the process may use.
+        random_weights: a seed for full-size random weights in place of the checkpoint's, for measurements.
+
+    Raises:
+        ValueError: an argument or the checkpoint is wrong. NotImplementedError: an architecture that is not supported.
+        RuntimeError: no memory.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        dtype: str = "auto",
+        quantization: str | None = None,
+        backend: str | None = None,
+        attention_form: str = "auto",
+        max_model_len: int = 4096,
+        block_size: int = 64,
+        max_num_seqs: int = 16,
+        threads: int = 0,
+        random_weights: int | None = None,
+    ) -> None:
+        if not hasattr(_native, "Llm"):
+            raise NotImplementedError("LLM: this build of flashmla has no runner (FLASHMLA_BUILD_RUNNER=OFF)")
+        self._llm = _native.Llm(
+            str(model), dtype, quantization or "", random_weights, threads, backend or "", attention_form, max_model_len,
+            block_size, max_num_seqs,
+        )  # fmt: skip
+        self.tokenizer = Tokenizer(self._llm.folder()) if self._llm.has_tokenizer() else None
+        """`flashmla.Tokenizer` of the checkpoint; None where the folder has none (random weights)."""
+
+    @property
+    def backend(self) -> str:
+        """Attention back end, kernel, and why."""
+        return str(self._llm.backend())
+
+    def _ids(self, prompt: str | Sequence[int], chat: bool) -> list[int]:
+        if not isinstance(prompt, str):
+            return list(prompt)
+        if self.tokenizer is None:
+            raise ValueError("prompt: got text for a model without a tokenizer; want token ids")
+        if not chat:
+            return self.tokenizer.encode(prompt)
+        return list(self.tokenizer.apply_chat_template([{"role": "user", "content": prompt}], tokenize=True))
+
+    def _start(self, prompt: str | Sequence[int], sampling: SamplingParams | None, chat: bool) -> int:
+        s = sampling or SamplingParams()
+        return int(self._llm.add(
+            self._ids(prompt, chat), s.max_tokens, s.temperature, s.top_p, s.top_k, s.seed, list(s.stop),
+            list(s.stop_token_ids), s.ignore_eos,
+        ))  # fmt: skip
+
+    def generate(
+        self,
+        prompts: str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]],
+        sampling_params: SamplingParams | None = None,
+        *,
+        chat: bool = True,
+    ) -> list[Generation]:
+        """Answers to one or more prompts, run as one batch.
+
+        Args:
+            prompts: a text, a list of texts, a list of token ids, or a list of those.
+            sampling_params: for all of them; the default is greedy with 256 tokens.
+            chat: put texts into the model's chat format as a user's message.
+
+        Raises:
+            ValueError: an empty prompt, one that leaves no room in max_model_len, or wrong sampling parameters.
+        """
+        single = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
+        asked: list[Any] = [prompts] if single else list(prompts)
+        answers: dict[int, Generation] = {}
+        try:
+            for prompt in asked:
+                answers[self._start(prompt, sampling_params, chat)] = Generation()
+            while any(answer.finish_reason is None for answer in answers.values()):
+                for request, tokens, text, finished, reason in self._llm.step():
+                    answer = answers[request]
+                    answer.token_ids += tokens
+                    answer.text += text.decode()
+                    answer.finish_reason = reason if finished else None
+        finally:
+            for request, answer in answers.items():
+                if answer.finish_reason is None:
+                    self._llm.cancel(request)
+        return list(answers.values())
+
+    def stream(
+        self, prompt: str | Sequence[int], sampling_params: SamplingParams | None = None, *, chat: bool = True
+    ) -> Iterator[str]:
+        """The answer to one prompt, piece by piece. Leaving the loop early ends the request."""
+        number = self._start(prompt, sampling_params, chat)
+        done = False
+        try:
+            while not done:
+                for request, _, text, finished, _ in self._llm.step():
+                    if request != number:
+                        continue
+                    done = finished
+                    if text:
+                        yield text.decode()
+        finally:
+            if not done:
+                self._llm.cancel(number)
+
+    def logits(self, token_ids: Sequence[int]) -> Any:
+        """fp32 NumPy array `[len(token_ids), vocab]`: at each position, the logits of the token after it."""
+        import numpy
+
+        out = numpy.empty((len(token_ids), self._llm.vocab()), numpy.float32)
+        self._llm.logits(list(token_ids), out)
+        return out
