@@ -3,18 +3,22 @@
 jobs=${DEV_JOBS:-$(nproc)}
 export CMAKE_GENERATOR=Ninja
 
-# build_preset NAME [TARGET...]: configures build/NAME by its preset in CMakePresets.json and builds it.
+# build_preset NAME [OPTION|TARGET...]: configures build/NAME by its preset in CMakePresets.json, with -D options, and
+# builds the targets (all without one).
 build_preset() {
-  local preset=$1
+  local preset=$1 options=() targets=() word
   shift
+  for word in "$@"; do
+    if [[ $word == -D* ]]; then options+=("$word"); else targets+=(--target "$word"); fi
+  done
   require_compiler
   require_cmake
   say "building build/$preset"
-  cmake --preset "$preset" >"$state/configure-$preset.log" 2>&1 || {
+  cmake --preset "$preset" ${options[@]+"${options[@]}"} >"$state/configure-$preset.log" 2>&1 || {
     cat "$state/configure-$preset.log" >&2
     die "cmake could not configure the preset '$preset'"
   }
-  cmake --build "build/$preset" -j "$jobs" ${1+--target "$@"} || die "the build of build/$preset failed"
+  cmake --build "build/$preset" -j "$jobs" ${targets[@]+"${targets[@]}"} || die "the build of build/$preset failed"
 }
 
 program=build/cpu/cli/flashmla
