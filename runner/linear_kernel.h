@@ -1,8 +1,8 @@
 // The inner loops of y = W x (runner/matrix.h), one table for each instruction set, chosen at run time.
 //
-// Two ways, by the number of tokens. `few`: weights are widened to fp32 in registers and meet the activations where
-// they lie; one pass over W, bound by memory. `Many`: activations are packed once into the tiles that the loop reads,
-// W's rows are read where they lie or widened into a panel in the L2 cache; bound by multiply-adds.
+// Two ways. FewKernel: weights are widened to fp32 in registers and meet the activations where they lie; for few
+// tokens, bound by memory. ManyKernel: activations are first packed into the tiles that the loop reads, rounded or
+// split as its multiply-add wants them; W's rows are read where they lie or widened into a panel in the L2 cache.
 // docs/kernels/cpu-linear.md has the budget and the figures.
 //
 // This header is read by files compiled for different instruction sets: declarations and plain structs only.

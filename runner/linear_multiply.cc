@@ -17,8 +17,8 @@ constexpr int64_t kLine = 64;
 
 // Below this many weight bytes or multiply-adds, waking another thread costs more than it saves
 // (docs/kernels/cpu-linear.md).
-constexpr int64_t kAloneBytes = 96 << 10;
-constexpr int64_t kAloneMultiplyAdds = 1 << 20;
+constexpr int64_t kAloneBytes = 128 << 10;
+constexpr int64_t kAloneMultiplyAdds = 512 << 10;
 // Weight bytes of one task with few tokens: a few microseconds of reading, long enough for the hardware to prefetch in.
 constexpr int64_t kTaskBytes = 64 << 10;
 // Tasks that each thread should find at least, so that the last ones end together.

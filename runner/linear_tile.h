@@ -16,7 +16,8 @@ namespace flashmla::runner {
 
 typedef float Four __attribute__((vector_size(16)));  // one token's sums of a tile's four rows
 
-constexpr int kPrefetchLevel = 2;  // into L2
+constexpr int kPrefetchLevel = 2;             // into L2
+constexpr int64_t kNextTileBytes = 12 << 10;  // stays in L1 beside the tile in work
 // Packed activations of this size stay in the L2 cache while W streams through.
 constexpr int64_t kResidentBytes = int64_t{512} << 10;
 
@@ -51,13 +52,15 @@ struct Tile {
     const X* extra = nullptr;  // packed: token t's Math::kExtra elements at extra + t * kExtra
   };
 
-  // What to fetch while a tile is multiplied: four lines for each line of its rows. Loads, in the order of memory, keep
-  // the hardware's own prefetcher running, which then goes far ahead; prefetch instructions do not, but do not hold up
-  // loops of many instructions a line either.
+  // What to fetch while a tile is multiplied: four lines for each line of its rows, in the order of memory. Loads keep
+  // the hardware's own prefetcher running, which goes further ahead, but they hold up loops of many instructions a line
+  // and need the next tile to stay in L1. Prefetch instructions do neither.
+  enum class Fetch { kNone, kLoad, kPrefetch };
   struct Ahead {
     const char* next = nullptr;
     int64_t apart = 0;    // bytes between the four
     int64_t advance = 0;  // bytes
+    bool short_rows = false;
     template <bool kLoad>
     FLASHMLA_MEMBER void fetch() {
 #pragma GCC unroll 4
@@ -70,17 +73,18 @@ struct Tile {
       next += advance;
     }
   };
-  // The tile after the one from `row`; that one again where there are not as many rows left.
+  // The tile after the one from `row`; one line again and again where there are not as many rows left.
   template <class W>
   static Ahead next_tile(const WeightRows& w, int64_t row) {
-    const int64_t next = row + 2 * kRows <= w.rows ? row + kRows : row;
-    return next + kRows <= w.rows
-               ? Ahead{static_cast<const char*>(w.data) + next * w.cols * static_cast<int64_t>(sizeof(W)), 64, 256}
-               : Ahead{static_cast<const char*>(w.data), 0, 0};
+    const int64_t tile_bytes = kRows * w.cols * static_cast<int64_t>(sizeof(W));
+    const int64_t next = row + kRows;
+    if (next + kRows > w.rows) return {static_cast<const char*>(w.data), 0, 0};
+    return {static_cast<const char*>(w.data) + next * w.cols * static_cast<int64_t>(sizeof(W)), 64, 256,
+            tile_bytes <= kNextTileBytes};
   }
 
   // Sums over `cols` columns of one block: four rows of W against T tokens. Packed activations come in whole vectors.
-  template <int T, bool kPacked, bool kFetch, class W>
+  template <int T, bool kPacked, Fetch kFetch, class W>
   FLASHMLA_INLINE void run(const W* const (&row)[kRows], Ahead& ahead, Activations in, int64_t cols, Four (&sums)[T]) {
     constexpr int64_t kLineSteps = 64 / (kStep * static_cast<int64_t>(sizeof(W)));  // steps in a cache line of W
     static_assert(kLineSteps >= 1);
@@ -107,7 +111,7 @@ struct Tile {
     };
     int64_t c = 0;
     for (; c + kLineSteps * kStep <= cols; c += kLineSteps * kStep) {
-      if constexpr (kFetch) ahead.template fetch<(T <= Math::kLoadAheadTokens)>();
+      if constexpr (kFetch != Fetch::kNone) ahead.template fetch<kFetch == Fetch::kLoad>();
 #pragma GCC unroll 4
       for (int64_t i = 0; i < kLineSteps; ++i) whole_step(c + i * kStep);
     }
@@ -159,7 +163,7 @@ struct Tile {
     }
   }
 
-  template <int T, bool kPacked, bool kFetch, class W>
+  template <int T, bool kPacked, Fetch kFetch, class W>
   static void tile(const W* const (&row)[kRows], Ahead& ahead, const Activations& in, int64_t cols, const Output& out) {
     Four sums[T];
     run<T, kPacked, kFetch>(row, ahead, in, cols, sums);
@@ -167,17 +171,29 @@ struct Tile {
     for (int t = 0; t < T; ++t) store(out, t, sums[t]);
   }
 
-  template <bool kPacked, bool kFetch, class W>
-  static void tile_of(int64_t tokens, const W* const (&row)[kRows], Ahead& ahead, const Activations& in, int64_t cols,
+  template <int T, bool kPacked, class W>
+  static void fetching_tile(const W* const (&row)[kRows], Ahead* ahead, const Activations& in, int64_t cols,
+                            const Output& out) {
+    Ahead none;
+    if (ahead == nullptr) return tile<T, kPacked, Fetch::kNone>(row, none, in, cols, out);
+    if constexpr (T <= Math::kLoadAheadTokens) {
+      if (ahead->short_rows) return tile<T, kPacked, Fetch::kLoad>(row, *ahead, in, cols, out);
+    }
+    tile<T, kPacked, Fetch::kPrefetch>(row, *ahead, in, cols, out);
+  }
+
+  // `ahead`: null to fetch nothing.
+  template <bool kPacked, class W>
+  static void tile_of(int64_t tokens, const W* const (&row)[kRows], Ahead* ahead, const Activations& in, int64_t cols,
                       const Output& out) {
     static_assert(kTokens <= 6);
     switch (tokens) {
-      case 1: return tile<1, kPacked, kFetch>(row, ahead, in, cols, out);
-      case 2: return tile<2, kPacked, kFetch>(row, ahead, in, cols, out);
-      case 3: return tile<least(3, kTokens), kPacked, kFetch>(row, ahead, in, cols, out);
-      case 4: return tile<least(4, kTokens), kPacked, kFetch>(row, ahead, in, cols, out);
-      case 5: return tile<least(5, kTokens), kPacked, kFetch>(row, ahead, in, cols, out);
-      default: return tile<kTokens, kPacked, kFetch>(row, ahead, in, cols, out);
+      case 1: return fetching_tile<1, kPacked>(row, ahead, in, cols, out);
+      case 2: return fetching_tile<2, kPacked>(row, ahead, in, cols, out);
+      case 3: return fetching_tile<least(3, kTokens), kPacked>(row, ahead, in, cols, out);
+      case 4: return fetching_tile<least(4, kTokens), kPacked>(row, ahead, in, cols, out);
+      case 5: return fetching_tile<least(5, kTokens), kPacked>(row, ahead, in, cols, out);
+      default: return fetching_tile<kTokens, kPacked>(row, ahead, in, cols, out);
     }
   }
 
@@ -202,7 +218,6 @@ struct Tile {
     for (int64_t r = first; r < last; r += kRows) {
       const int rows = static_cast<int>(least(kRows, last - r));
       Ahead ahead = next_tile<W>(w, r);
-      Ahead none = {static_cast<const char*>(w.data), 0, 0};
       for (int64_t c = 0; c < w.cols; c += kBlock) {
         const int64_t cols = least(kBlock, w.cols - c);
         const W* row[kRows];
@@ -210,9 +225,9 @@ struct Tile {
         const float* scale = w.row_scale == nullptr ? nullptr : w.row_scale + r;
         for (int64_t i = 0; i < token_tiles(tokens); ++i) {
           const int64_t t = tile_begin(tokens, i);
-          tile_of<false, true>(tile_begin(tokens, i + 1) - t, row, i == 0 ? ahead : none,
-                               {x + t * x_stride + c, x_stride, kStep}, cols,
-                               {y + t * y_stride + r, y_stride, scale, rows, c == 0, c + cols == w.cols});
+          tile_of<false>(tile_begin(tokens, i + 1) - t, row, i == 0 ? &ahead : nullptr,
+                         {x + t * x_stride + c, x_stride, kStep}, cols,
+                         {y + t * y_stride + r, y_stride, scale, rows, c == 0, c + cols == w.cols});
         }
       }
     }
@@ -250,7 +265,6 @@ struct Tile {
                              int64_t first, int64_t last, const WeightRows& w, const X* packed, int64_t tokens,
                              float* y, int64_t y_stride) {
     const int64_t cols = least(kBlock, w.cols - block);
-    Ahead none;
     for (int64_t i = 0; i < token_tiles(tokens); ++i) {
       const int64_t t = tile_begin(tokens, i);
       const int64_t count = tile_begin(tokens, i + 1) - t;
@@ -263,10 +277,7 @@ struct Tile {
         const Output out = {
             y + t * y_stride + r,  y_stride, w.row_scale == nullptr ? nullptr : w.row_scale + r, rows, block == 0,
             block + cols == w.cols};
-        if (ahead != nullptr && i == 0)
-          tile_of<true, true>(count, row, *ahead, in, read_cols, out);
-        else
-          tile_of<true, false>(count, row, none, in, read_cols, out);
+        tile_of<true>(count, row, i == 0 ? ahead : nullptr, in, read_cols, out);
       }
     }
   }
