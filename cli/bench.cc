@@ -84,6 +84,7 @@ void add_bench(CLI::App& program, Action& action) {
     action = [command, flags] { return run_bench(*command, *flags); };
   });
   add_bench_linear(*bench, action);
+  add_bench_model(*bench, action);
 }
 
 }  // namespace flashmla::cli

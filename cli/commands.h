@@ -13,6 +13,7 @@ void add_info(CLI::App& program, Action& action);
 void add_verify(CLI::App& program, Action& action);
 void add_bench(CLI::App& program, Action& action);
 void add_bench_linear(CLI::App& bench, Action& action);
+void add_bench_model(CLI::App& bench, Action& action);
 void add_demo(CLI::App& program, Action& action);
 void add_generate(CLI::App& program, Action& action);
 void add_chat(CLI::App& program, Action& action);
