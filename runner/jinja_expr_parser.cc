@@ -1,6 +1,7 @@
 #include "runner/jinja_expr_parser.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "runner/error_text.h"
 
@@ -214,7 +215,7 @@ ExprPtr ExprParser::primary() {
       return constant;
     case Kind::kFloat:
       take();
-      constant->value = Value::number(std::stod(token.text));
+      constant->value = Value::number(std::strtod(token.text.c_str(), nullptr));
       return constant;
     case Kind::kString: {
       std::string text;

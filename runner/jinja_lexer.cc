@@ -166,17 +166,32 @@ class Lexer {
     open_.pop_back();
   }
 
+  size_t digits_end(size_t from) const {
+    while (from < text_.size() && (is_digit(text_[from]) || text_[from] == '_')) ++from;
+    return from;
+  }
+
   void number() {
-    size_t end = at_;
+    constexpr size_t kMostDigits = 18;  // of 64 bits
+    size_t end = digits_end(at_);
     bool real = false;
-    while (end < text_.size() && (is_digit(text_[end]) || text_[end] == '_')) ++end;
     if (end + 1 < text_.size() && text_[end] == '.' && is_digit(text_[end + 1])) {
       real = true;
-      for (++end; end < text_.size() && is_digit(text_[end]);) ++end;
+      end = digits_end(end + 1);
+    }
+    if (end < text_.size() && (text_[end] == 'e' || text_[end] == 'E')) {
+      const size_t sign = end + 1 < text_.size() && (text_[end + 1] == '+' || text_[end + 1] == '-') ? 1 : 0;
+      if (digits_end(end + 1 + sign) > end + 1 + sign) {
+        real = true;
+        end = digits_end(end + 1 + sign);
+      }
     }
     std::string digits(text_.substr(at_, end - at_));
     digits.erase(std::remove(digits.begin(), digits.end(), '_'), digits.end());
-    if (digits.size() > 18) fail("got the number " + digits.substr(0, 18) + "...; want at most 18 digits");
+    if (!real && digits.size() > kMostDigits) {
+      fail("got the number " + digits.substr(0, kMostDigits) + "...; want at most " + std::to_string(kMostDigits) +
+           " digits");
+    }
     add(real ? Kind::kFloat : Kind::kInteger, digits);
     advance(end);
   }
