@@ -10,6 +10,7 @@
 #include "bench_run.h"
 #include "bench_sets.h"
 #include "commands.h"
+#include "demo_model.h"
 #include "exit_code.h"
 #include "flags.h"
 #include "verify_run.h"
@@ -21,16 +22,18 @@ namespace {
 constexpr const char* kExamples =
     R"(Decodes batches of DeepSeek-V2-Lite (16 heads) and DeepSeek-V3 (128 heads) over a paged latent cache with varied
 lengths, compares every element with the double-precision oracle, then times these shapes and a sweep of lengths, and
-draws two plots. Takes one to three minutes on two cores.
+draws two plots. With --model, the demonstration model answers questions last. Takes one to three minutes on two cores.
 
 Examples:
   flashmla demo
   flashmla demo --out results --threads 2
+  flashmla demo --model models/demo
 
 Exit codes: 0 right, 1 wrong result, 2 bad usage.)";
 
 struct DemoFlags {
   std::string folder = ".";
+  std::string model;
   int64_t threads = 0;
   double inject_error = 0;
 };
@@ -90,6 +93,10 @@ int run_demo(const DemoFlags& flags) {
              drawn(folder, "decode-roofline.svg", roofline_plot(run)),
              drawn(folder, "decode.json", bench_json(run, "").dump(2) + "\n"));
   if (!run.right()) return say_wrong();
+  if (!flags.model.empty()) {
+    fmt::print("\n3. Of use? A small DeepSeek-V2 model answers what can be checked.\n\n");
+    if (!demo_model_answers(flags.model, threads)) return say_wrong();
+  }
   print_sentence(run);
   return kExitRight;
 }
@@ -100,6 +107,7 @@ void add_demo(CLI::App& program, Action& action) {
   CLI::App* command = program.add_subcommand("demo", "verify and bench on DeepSeek shapes, with plots");
   auto flags = std::make_shared<DemoFlags>();
   add_text(*command, "--out", flags->folder, "DIR", "folder of the plots (this one)");
+  add_text(*command, "--model", flags->model, "DIR", "also let the demonstration model of this folder answer");
   add_integer(*command, "--threads", flags->threads, {0, 4096}, "threads; 0: as many as this process may use");
   add_fault(*command, flags->inject_error);
   command->footer(kExamples);

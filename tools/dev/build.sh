@@ -41,6 +41,7 @@ build_program() {
 command_demo() {
   build_program
   [[ " $*" == *" --out"* ]] || set -- --out build/demo "$@"
+  [[ " $*" == *" --model"* ]] || set -- --model models/demo "$@"
   "$program" demo "$@"
 }
 
