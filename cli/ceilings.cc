@@ -4,12 +4,10 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <barrier>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "ceiling_loops.h"
@@ -30,16 +28,14 @@ constexpr size_t kHugePage = size_t{2} << 20;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // Runs `work(thread)`, which returns an amount (flops or bytes), again and again on every thread for kTrialSeconds.
-// Returns the sum of the threads' own rates, the best of kTrials. The threads start together and each stops by its own
-// clock, so that a late one takes nothing from the others.
+// Returns the sum of the threads' own rates, the best of kTrials. The threads are the library's, placed as its own work
+// is; each stops by its own clock, so that a late one takes nothing from the others.
 template <class Work>
 double best_rate(int threads, const Work& work) {
   double best = 0;
   for (int trial = 0; trial < kTrials; ++trial) {
     std::vector<double> rates(static_cast<size_t>(threads));
-    std::barrier start_together(threads);
-    const auto body = [&](int thread) {
-      start_together.arrive_and_wait();
+    run_workers(threads, [&](int32_t thread) {
       const Clock::time_point start = Clock::now();
       double amount = 0;
       double seconds = 0;
@@ -48,11 +44,7 @@ double best_rate(int threads, const Work& work) {
         seconds = seconds_since(start);
       }
       rates[static_cast<size_t>(thread)] = amount / seconds;
-    };
-    std::vector<std::jthread> others;
-    for (int thread = 1; thread < threads; ++thread) others.emplace_back(body, thread);
-    body(0);
-    others.clear();  // joins
+    });
     double sum = 0;
     for (const double rate : rates) sum += rate;
     best = std::max(best, sum);
