@@ -21,6 +21,9 @@
 namespace flashmla {
 inline void PrintTo(DType dtype, std::ostream* out) { *out << dtype_name(dtype); }
 namespace cases {
+inline void PrintTo(const DecodeResult& result, std::ostream* out) {
+  *out << "out of " << result.out.size() << " bytes and " << result.lse.size() << " lse";
+}
 inline void PrintTo(const DecodeCase& decode_case, std::ostream* out) { *out << describe(decode_case); }
 }  // namespace cases
 }  // namespace flashmla
