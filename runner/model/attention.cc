@@ -1,20 +1,22 @@
 #include "runner/model/attention.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cstdlib>
+#include <limits>
 
+#include "runner/float_bits.h"
 #include "runner/model/device_rows.h"
 
 namespace flashmla::runner {
 
 namespace {
 
-// W_UK of one head, [nope, latent], as fp32 or in its own type, transposed: the absorbed query is W_UK^T q.
+// W_UK of one head, [nope, latent], transposed: the absorbed query is W_UK^T q. In bf16 where it came as bf16 or int8.
 Matrix transposed(const Matrix& w) {
   Matrix result;
   result.rows = w.cols;
   result.cols = w.rows;
-  result.type = w.type == WeightType::kBF16 ? WeightType::kBF16 : WeightType::kF32;
+  result.type = w.type == WeightType::kBF16 || w.type == WeightType::kInt8 ? WeightType::kBF16 : WeightType::kF32;
   auto memory = allocate_weights(result.rows * result.cols * element_bytes(result.type));
   std::vector<float> row(static_cast<size_t>(w.cols));
   for (int64_t r = 0; r < w.rows; ++r) {
@@ -22,9 +24,7 @@ Matrix transposed(const Matrix& w) {
     for (int64_t c = 0; c < w.cols; ++c) {
       const int64_t at = c * w.rows + r;
       if (result.type == WeightType::kBF16) {
-        uint32_t bits;
-        std::memcpy(&bits, &row[c], sizeof(bits));
-        static_cast<uint16_t*>(memory.get())[at] = static_cast<uint16_t>(bits >> 16);  // exact: it was bf16
+        static_cast<uint16_t*>(memory.get())[at] = float_to_bf16(row[c]);
       } else {
         static_cast<float*>(memory.get())[at] = row[c];
       }
@@ -97,8 +97,9 @@ AttentionLayer::AttentionLayer(const ModelConfig& config, const Attention& weigh
 Status AttentionLayer::forward(const Batch& batch, const Rope& rope, const float* x, const TensorView& layer_cache,
                                const Options& options, float* y) const {
   const auto tokens = static_cast<int64_t>(batch.tokens.size());
-  const std::vector<float> queries = project_queries(batch, rope, x, options.threads);
-  if (Status status = append_latents(batch, rope, x, layer_cache, options); !status.ok()) return status;
+  Projections projected = project(batch, rope, x, options.threads);
+  const std::vector<float>& queries = projected.queries;
+  if (Status status = append_latents(batch, rope, projected.latents, layer_cache, options); !status.ok()) return status;
 
   std::vector<float> heads_out(static_cast<size_t>(tokens * config_.heads * config_.v_dim));
   std::vector<int64_t> absorbed;
@@ -121,21 +122,27 @@ Status AttentionLayer::forward(const Batch& batch, const Rope& rope, const float
   return {};
 }
 
-std::vector<float> AttentionLayer::project_queries(const Batch& batch, const Rope& rope, const float* x,
-                                                   int32_t threads) const {
+// The queries, and what kv_a gives, in one pass over the threads: both read x.
+AttentionLayer::Projections AttentionLayer::project(const Batch& batch, const Rope& rope, const float* x,
+                                                    int32_t threads) const {
   const auto tokens = static_cast<int64_t>(batch.tokens.size());
   const int64_t width = config_.heads * config_.qk_dim();
-  std::vector<float> queries(static_cast<size_t>(tokens * width));
-  if (weights_.q.given()) {
-    multiply(weights_.q, x, config_.hidden, tokens, queries.data(), width, threads);
-  } else {
-    const int64_t rank = config_.q_lora_rank;
-    std::vector<float> low(static_cast<size_t>(tokens * rank));
-    multiply(weights_.q_a, x, config_.hidden, tokens, low.data(), rank, threads);
+  const bool direct = weights_.q.given();
+  const int64_t rank = config_.q_lora_rank;
+  Projections result;
+  std::vector<float>& queries = result.queries;
+  queries.resize(static_cast<size_t>(tokens * width));
+  result.latents.resize(static_cast<size_t>(tokens * weights_.kv_a.rows));
+  std::vector<float> low(static_cast<size_t>(direct ? 0 : tokens * rank));
+  const Product products[] = {{&weights_.kv_a, x, config_.hidden, tokens, result.latents.data(), weights_.kv_a.rows},
+                              {direct ? &weights_.q : &weights_.q_a, x, config_.hidden, tokens,
+                               direct ? queries.data() : low.data(), direct ? width : rank}};
+  multiply_all(products, 2, threads);
+  if (!direct) {
     for (int64_t t = 0; t < tokens; ++t) {
-      add_bias(weights_.q_a_bias, low.data() + t * rank);
-      if (!weights_.q_a_norm.empty())
-        rms_norm(low.data() + t * rank, weights_.q_a_norm, config_.norm_eps, low.data() + t * rank);
+      float* row = low.data() + t * rank;
+      add_bias(weights_.q_a_bias, row);
+      if (!weights_.q_a_norm.empty()) rms_norm(row, weights_.q_a_norm, config_.norm_eps, row);
     }
     multiply(weights_.q_b, low.data(), rank, tokens, queries.data(), width, threads);
   }
@@ -147,18 +154,16 @@ std::vector<float> AttentionLayer::project_queries(const Batch& batch, const Rop
         rope.rotate(row + h * config_.qk_dim() + config_.qk_nope_dim, sequence.cached + i);
     }
   }
-  return queries;
+  return result;
 }
 
-// kv_a gives the latent (normed) and the RoPE part (rotated, not normed) of each new token.
-Status AttentionLayer::append_latents(const Batch& batch, const Rope& rope, const float* x,
+// kv_a gives the latent (to be normed) and the RoPE part (to be rotated, not normed) of each new token.
+Status AttentionLayer::append_latents(const Batch& batch, const Rope& rope, std::vector<float>& rows,
                                       const TensorView& layer_cache, const Options& options) const {
   const auto tokens = static_cast<int64_t>(batch.tokens.size());
   const int64_t latent = config_.kv_lora_rank;
   const int64_t width = latent + config_.qk_rope_dim;
   const int64_t page = layer_cache.shape[1];
-  std::vector<float> rows(static_cast<size_t>(tokens * width));
-  multiply(weights_.kv_a, x, config_.hidden, tokens, rows.data(), width, options.threads);
   std::vector<int64_t> slots(static_cast<size_t>(tokens));
   for (const SequenceChunk& sequence : batch.sequences) {
     for (int64_t i = 0; i < sequence.count; ++i) {

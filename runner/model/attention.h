@@ -37,8 +37,12 @@ class AttentionLayer {
                  const Options& options, float* y) const;
 
  private:
-  std::vector<float> project_queries(const Batch& batch, const Rope& rope, const float* x, int32_t threads) const;
-  Status append_latents(const Batch& batch, const Rope& rope, const float* x, const TensorView& layer_cache,
+  struct Projections {
+    std::vector<float> queries;  // [tokens][heads][nope + rope], rotated
+    std::vector<float> latents;  // [tokens][latent + rope], as kv_a gives them
+  };
+  Projections project(const Batch& batch, const Rope& rope, const float* x, int32_t threads) const;
+  Status append_latents(const Batch& batch, const Rope& rope, std::vector<float>& rows, const TensorView& layer_cache,
                         const Options& options) const;
   // Both write `heads_out`, [tokens][heads * v], for the sequences given.
   Status attend_mqa(const Batch& batch, const std::vector<int64_t>& sequences, const std::vector<float>& queries,
