@@ -18,6 +18,7 @@ void add_demo(CLI::App& program, Action& action);
 void add_generate(CLI::App& program, Action& action);
 void add_chat(CLI::App& program, Action& action);
 void add_perplexity(CLI::App& program, Action& action);
+void add_tokenize(CLI::App& program, Action& action);
 void add_version(CLI::App& program, Action& action);
 
 }  // namespace flashmla::cli

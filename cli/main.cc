@@ -38,6 +38,7 @@ void add_commands(CLI::App& program, Action& action) {
   add_generate(program, action);
   add_chat(program, action);
   add_perplexity(program, action);
+  add_tokenize(program, action);
   add_version(program, action);
 }
 

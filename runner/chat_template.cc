@@ -4,6 +4,7 @@
 
 #include "runner/error_text.h"
 #include "runner/jinja_eval.h"
+#include "runner/utf8.h"
 
 namespace flashmla::runner {
 
@@ -43,6 +44,7 @@ Result<ChatTemplate> ChatTemplate::parse(const std::string& source) {
     return unsupported("chat_template: got " + std::to_string(source.size()) + " bytes; want at most " +
                        std::to_string(kMostBytes));
   }
+  if (!is_utf8(source)) return unsupported("chat_template: line 1: got invalid UTF-8");
   try {
     ChatTemplate result;
     result.tree_ = std::make_shared<const Tree>(Tree{jinja::parse_template(source)});

@@ -10,7 +10,7 @@
 namespace flashmla::runner::jinja {
 
 void Budget::charge(size_t bytes) {
-  constexpr uint64_t kMostSteps = 20'000'000;
+  constexpr uint64_t kMostSteps = 5'000'000;
   steps_ += 1 + bytes / 64;
   if (steps_ > kMostSteps) throw TemplateError("gave up after " + std::to_string(kMostSteps) + " steps");
 }
