@@ -11,6 +11,7 @@
 #include "exit_code.h"
 #include "flags.h"
 #include "flashmla/flashmla.h"
+#include "info_model.h"
 #include "run_header.h"
 #include "shape_flags.h"
 #include "table.h"
@@ -19,16 +20,20 @@ namespace flashmla::cli {
 
 namespace {
 
-constexpr const char* kExamples = R"(With any shape flag, also says which kernel runs the call and what bounds it.
+constexpr const char* kExamples =
+    R"(With any shape flag, also says which kernel runs the call and what bounds it. With --model, what a model takes.
 
 Examples:
   flashmla info
   flashmla info --heads-q 128 --batch 8 --seq-k 4096
   flashmla info --heads-q 16 --seq-k 512:32768 --isa avx2 --threads 1
-  flashmla info --heads-q 128 --ridge 295            a device whose ridge is known: 295 flop/B)";
+  flashmla info --heads-q 128 --ridge 295            a device whose ridge is known: 295 flop/B
+  flashmla info --model deepseek-ai/DeepSeek-V2-Lite-Chat --memory 24GiB --max-model-len 32768
+  flashmla info --model config.json --memory 141GB --gpus 8)";
 
 struct InfoFlags {
   ShapeFlags shape;
+  InfoModelFlags model;
   double ridge = 0;  // 0: measured
 };
 
@@ -149,8 +154,20 @@ void print_call(const InfoFlags& flags, const Call& call, Json& json) {
   json["call"] = entry;
 }
 
+int run_info_model(const InfoFlags& flags) {
+  if (flags.shape.any_given || flags.ridge > 0) {
+    throw UsageError("--model: got it together with flags of a call; want one or the other");
+  }
+  Json json = run_header("", cpu_info().threads);
+  json["model"] = print_model(flags.model);
+  if (!flags.shape.json_file.empty()) write_json(flags.shape.json_file, json);
+  return kExitRight;
+}
+
 int run_info(const InfoFlags& flags) {
   check_file("--json", flags.shape.json_file);
+  if (!flags.model.model.empty()) return run_info_model(flags);
+  if (flags.model.room_given()) throw UsageError("--memory, --gpus, --max-model-len: want --model with them");
   std::optional<Call> call;
   if (flags.shape.any_given || flags.ridge > 0) call = call_of(flags.shape);
   const CpuInfo cpu = cpu_info();
@@ -172,6 +189,7 @@ void add_info(CLI::App& program, Action& action) {
   add_shape_flags(*command, flags->shape);
   add_number(*command, "--ridge", flags->ridge, 1e-3, 1e6,
              "flop/B where the device turns compute-bound; else measured");
+  add_info_model_flags(*command, flags->model);
   command->footer(kExamples);
   command->callback([command, flags, &action] {
     finish_shape_flags(*command, flags->shape);

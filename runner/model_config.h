@@ -53,7 +53,7 @@ struct ModelConfig {
   std::optional<Yarn> yarn;
   bool tie_embeddings = false;
   bool attention_bias = false;
-  bool latent_norm = true;              // RMSNorm of the latent; converted models may have none ("qk_latent_layernorm")
+  bool latent_norm = true;              // RMSNorms of the latents, q's and k's; converted models may have none
   std::vector<double> inv_freq;         // explicit RoPE frequencies ("rope_inv_freq"); empty: from theta and YaRN
   std::optional<double> softmax_scale;  // explicit; else (nope + rope)^-0.5 times the YaRN factor squared
   std::vector<int32_t> eos_ids;

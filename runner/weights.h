@@ -20,7 +20,7 @@ struct Mlp {
 struct Attention {
   Matrix q;                      // [heads * (nope + rope), hidden]; absent with q_lora_rank
   Matrix q_a;                    // [q_lora_rank, hidden]
-  std::vector<float> q_a_norm;   // [q_lora_rank]
+  std::vector<float> q_a_norm;   // [q_lora_rank]; empty: no norm
   Matrix q_b;                    // [heads * (nope + rope), q_lora_rank]
   Matrix kv_a;                   // [kv_lora_rank + rope, hidden]
   std::vector<float> kv_a_norm;  // [kv_lora_rank]; empty: no norm

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <random>
 #include <thread>
 #include <vector>
@@ -438,22 +439,32 @@ TEST(MultiplyAll, EqualsSingleProducts) {
   }
 }
 
-// Gate and up of one expert share their activations, which are then prepared once; other types may not share them.
+// Gate and up of one expert share their activations, which are then prepared once; another expert with as many tokens,
+// or weights of another type, must not be given them.
 TEST(MultiplyAll, SharedActivations) {
-  const Activations x(17, 1100, 20);
+  const Activations one(17, 1100, 20);
+  const Activations other(17, 1100, 21);
+  struct Case {
+    WeightType type;
+    const Activations* x;
+  };
+  const Case cases[] = {{WeightType::kBF16, &one},   {WeightType::kBF16, &one},   {WeightType::kBF16, &other},
+                        {WeightType::kInt8, &other}, {WeightType::kInt8, &other}, {WeightType::kInt8, &one},
+                        {WeightType::kF32, &one},    {WeightType::kF32, &other}};
   std::vector<std::unique_ptr<GuardedMatrix>> matrices;
   std::vector<Output> outputs;
-  for (WeightType type :
-       {WeightType::kBF16, WeightType::kBF16, WeightType::kInt8, WeightType::kInt8, WeightType::kF32}) {
-    matrices.push_back(std::make_unique<GuardedMatrix>(type, 40, 1100, matrices.size()));
+  for (const Case& c : cases) {
+    matrices.push_back(std::make_unique<GuardedMatrix>(c.type, 40, 1100, matrices.size()));
     outputs.emplace_back(17, 40);
   }
   for (const LinearKernel* kernel : all_kernels()) {
     std::vector<Product> products;
-    for (size_t i = 0; i < matrices.size(); ++i) products.push_back(product_of(matrices[i]->matrix, x, outputs[i]));
+    for (size_t i = 0; i < matrices.size(); ++i) {
+      products.push_back(product_of(matrices[i]->matrix, *cases[i].x, outputs[i]));
+    }
     multiply_all_with(*kernel, products.data(), static_cast<int64_t>(products.size()), 2);
     for (size_t i = 0; i < matrices.size(); ++i) {
-      EXPECT_EQ(bits_of(multiplied(*kernel, matrices[i]->matrix, x, 1).values), bits_of(outputs[i].values))
+      EXPECT_EQ(bits_of(multiplied(*kernel, matrices[i]->matrix, *cases[i].x, 1).values), bits_of(outputs[i].values))
           << kernel->isa << ", product " << i;
     }
   }
