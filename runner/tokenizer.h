@@ -53,7 +53,8 @@ class Tokenizer {
   // pattern exceeds its limit of steps.
   Result<std::vector<int32_t>> encode(std::string_view text, const EncodeOptions& options = {}) const;
 
-  // Valid UTF-8; bytes that are no character become U+FFFD. Error: an id that is no token.
+  // Valid UTF-8; bytes that are no character become U+FFFD. An added token gives its content (the package tokenizers
+  // reads "é" in one as the byte E9). Error: an id that is no token.
   Result<std::string> decode(const std::vector<int32_t>& ids, const DecodeOptions& options = {}) const;
 
   // The bytes of one token, which need not be whole characters. nullopt: no such token.
