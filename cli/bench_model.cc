@@ -13,7 +13,7 @@
 #include "flags.h"
 #include "model_flags.h"
 #include "run_header.h"
-#include "runner/model_size.h"
+#include "runner/checkpoint/model_size.h"
 
 namespace flashmla::cli {
 

@@ -9,10 +9,10 @@
 #include "exit_code.h"
 #include "flags.h"
 #include "memory_size.h"
-#include "runner/checkpoint_summary.h"
-#include "runner/machine_memory.h"
-#include "runner/model_folder.h"
-#include "runner/model_size.h"
+#include "runner/checkpoint/checkpoint_summary.h"
+#include "runner/checkpoint/machine_memory.h"
+#include "runner/checkpoint/model_folder.h"
+#include "runner/checkpoint/model_size.h"
 #include "table.h"
 
 namespace flashmla::cli {

@@ -13,8 +13,8 @@
 #include "commands.h"
 #include "exit_code.h"
 #include "flags.h"
-#include "runner/model_folder.h"
-#include "runner/tokenizer.h"
+#include "runner/checkpoint/model_folder.h"
+#include "runner/tokenizer/tokenizer.h"
 
 namespace flashmla::cli {
 

@@ -8,7 +8,8 @@ namespace flashmla::runner {
 
 inline float bf16_to_float(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 
-// Round to nearest, ties to even; NaN stays NaN. A choice, no branch: the compiler turns loops over it into vector code.
+// Round to nearest, ties to even; NaN stays NaN. A choice, no branch: the compiler turns loops over it into vector
+// code.
 inline uint16_t float_to_bf16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
@@ -24,8 +25,8 @@ inline float f16_to_float(uint16_t bits) {
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(value));
 }
 
-// e4m3 as NVIDIA, Arm and Intel define it ("fn"): no infinities, 0x7f and 0xff are NaN, largest value 448. The bits moved
-// into place have an exponent that is 120 too small.
+// e4m3 as NVIDIA, Arm and Intel define it ("fn"): no infinities, 0x7f and 0xff are NaN, largest value 448. The bits
+// moved into place have an exponent that is 120 too small.
 inline float e4m3_to_float(uint8_t bits) {
   const uint32_t magnitude = bits & 0x7fu;
   const uint32_t sign = static_cast<uint32_t>(bits & 0x80u) << 24;

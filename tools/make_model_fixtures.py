@@ -5,7 +5,7 @@
 
 Each file holds the config, prompts, logits and hidden states at some positions, and the router's choices, in fp32 and bf16.
 The weights are not in it: they follow from each tensor's name by the formula of `values` and `weight` below, which
-tests/runner/model_values.h repeats. All weights are exact in bf16. transformers must apply YaRN's factor to the softmax scale
+tests/runner/model_fixture.cc repeats. All weights are exact in bf16. transformers must apply YaRN's factor to the softmax scale
 (from 5.17 on): the script stops when it does not.
 """
 

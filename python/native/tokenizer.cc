@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "array_arg.h"
-#include "runner/tokenizer.h"
+#include "runner/tokenizer/tokenizer.h"
 
 namespace flashmla::python {
 

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "flashmla/flashmla.h"
+#include "runner/checkpoint/weights.h"
 #include "runner/model/batch.h"
 #include "runner/model/elementwise.h"
 #include "runner/model/latent_cache.h"
-#include "runner/weights.h"
 
 namespace flashmla::runner {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "runner/model_config.h"
+#include "runner/checkpoint/model_config.h"
 
 namespace flashmla::runner {
 

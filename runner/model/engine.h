@@ -11,7 +11,7 @@
 #include "runner/model/model.h"
 #include "runner/model/sampler.h"
 #include "runner/model/stop_text.h"
-#include "runner/tokenizer.h"
+#include "runner/tokenizer/tokenizer.h"
 
 namespace flashmla::runner {
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "flashmla/flashmla.h"
-#include "runner/matrix.h"
-#include "runner/model_config.h"
+#include "runner/checkpoint/model_config.h"
+#include "runner/linear/matrix.h"
 
 namespace flashmla::runner {
 

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "runner/model_folder.h"
+#include "runner/checkpoint/model_folder.h"
 
 namespace flashmla::runner {
 

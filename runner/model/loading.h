@@ -8,7 +8,7 @@
 
 #include "runner/model/engine.h"
 #include "runner/model/model.h"
-#include "runner/tokenizer.h"
+#include "runner/tokenizer/tokenizer.h"
 
 namespace flashmla::runner {
 

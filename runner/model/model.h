@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "runner/checkpoint/weights.h"
 #include "runner/model/attention.h"
 #include "runner/model/batch.h"
 #include "runner/model/latent_cache.h"
 #include "runner/model/moe.h"
-#include "runner/weights.h"
 
 namespace flashmla::runner {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "runner/weights.h"
+#include "runner/checkpoint/weights.h"
 
 namespace flashmla::runner {
 

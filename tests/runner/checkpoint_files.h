@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runner/model_config.h"
+#include "runner/checkpoint/model_config.h"
 
 namespace flashmla::runner {
 

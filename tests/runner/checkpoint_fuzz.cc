@@ -7,10 +7,10 @@
 
 #include "arena.h"
 #include "checkpoint_files.h"
-#include "runner/checkpoint.h"
-#include "runner/model_config.h"
-#include "runner/model_size.h"
-#include "runner/safetensors.h"
+#include "runner/checkpoint/checkpoint.h"
+#include "runner/checkpoint/model_config.h"
+#include "runner/checkpoint/model_size.h"
+#include "runner/checkpoint/safetensors.h"
 
 namespace flashmla::fuzz {
 

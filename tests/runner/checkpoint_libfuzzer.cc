@@ -4,9 +4,9 @@
 #include <cstdlib>
 
 #include "checkpoint_fuzz.h"
-#include "runner/checkpoint.h"
-#include "runner/model_config.h"
-#include "runner/safetensors.h"
+#include "runner/checkpoint/checkpoint.h"
+#include "runner/checkpoint/model_config.h"
+#include "runner/checkpoint/safetensors.h"
 
 namespace {
 

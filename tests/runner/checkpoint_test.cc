@@ -1,4 +1,4 @@
-#include "runner/checkpoint.h"
+#include "runner/checkpoint/checkpoint.h"
 
 #include <gmock/gmock.h>
 

@@ -6,8 +6,8 @@
 
 #include "checkpoint_files.h"
 #include "runner/float_bits.h"
-#include "runner/fp8_blocks.h"
-#include "runner/weights.h"
+#include "runner/checkpoint/fp8_blocks.h"
+#include "runner/checkpoint/weights.h"
 
 namespace flashmla::runner {
 namespace {

@@ -1,6 +1,6 @@
 // Products with weight matrices on every instruction set: accuracy against double, and which results are equal to the
 // last bit.
-#include "runner/matrix.h"
+#include "runner/linear/matrix.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 
 #include "flashmla/cpu.h"
 #include "runner/float_bits.h"
-#include "runner/linear_kernel.h"
+#include "runner/linear/linear_kernel.h"
 
 namespace flashmla::runner {
 namespace {

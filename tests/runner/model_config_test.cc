@@ -1,4 +1,4 @@
-#include "runner/model_config.h"
+#include "runner/checkpoint/model_config.h"
 
 #include <gmock/gmock.h>
 

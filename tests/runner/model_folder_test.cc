@@ -1,4 +1,4 @@
-#include "runner/model_folder.h"
+#include "runner/checkpoint/model_folder.h"
 
 #include <gmock/gmock.h>
 

@@ -1,4 +1,4 @@
-#include "runner/model_size.h"
+#include "runner/checkpoint/model_size.h"
 
 #include <gtest/gtest.h>
 

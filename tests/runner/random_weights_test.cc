@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "checkpoint_files.h"
-#include "runner/machine_memory.h"
-#include "runner/weights.h"
+#include "runner/checkpoint/machine_memory.h"
+#include "runner/checkpoint/weights.h"
 
 namespace flashmla::runner {
 namespace {

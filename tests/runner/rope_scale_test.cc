@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "checkpoint_files.h"
-#include "runner/model_config.h"
+#include "runner/checkpoint/model_config.h"
 
 namespace flashmla::runner {
 namespace {

@@ -1,4 +1,4 @@
-#include "runner/safetensors.h"
+#include "runner/checkpoint/safetensors.h"
 
 #include <gmock/gmock.h>
 

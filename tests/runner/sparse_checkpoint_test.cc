@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint_files.h"
-#include "runner/checkpoint.h"
-#include "runner/weights.h"
+#include "runner/checkpoint/checkpoint.h"
+#include "runner/checkpoint/weights.h"
 
 namespace flashmla::runner {
 namespace {

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "runner/json_keys.h"
-#include "runner/tokenizer.h"
+#include "runner/checkpoint/json_keys.h"
+#include "runner/tokenizer/tokenizer.h"
 
 namespace flashmla::runner {
 

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <random>
 
-#include "runner/chat_template.h"
-#include "runner/utf8.h"
+#include "runner/tokenizer/chat_template.h"
+#include "runner/tokenizer/utf8.h"
 #include "tokenizer_files.h"
 
 namespace flashmla::runner {

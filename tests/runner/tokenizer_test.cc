@@ -1,5 +1,5 @@
 // The tokenizer against ids that the package tokenizers gave (tests/fixtures/tokenizers), and its own rules.
-#include "runner/tokenizer.h"
+#include "runner/tokenizer/tokenizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,10 +7,10 @@
 #include <ctime>
 #include <thread>
 
-#include "runner/bpe.h"
-#include "runner/tokenizer_bytes.h"
-#include "runner/tokenizer_regex.h"
-#include "runner/utf8.h"
+#include "runner/tokenizer/bpe.h"
+#include "runner/tokenizer/tokenizer_bytes.h"
+#include "runner/tokenizer/tokenizer_regex.h"
+#include "runner/tokenizer/utf8.h"
 #include "tokenizer_files.h"
 
 namespace flashmla::runner {

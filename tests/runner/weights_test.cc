@@ -1,4 +1,4 @@
-#include "runner/weights.h"
+#include "runner/checkpoint/weights.h"
 
 #include <gmock/gmock.h>
 
