@@ -63,7 +63,7 @@ class Usage(ProgramTest):
             (["bench"], "got no subcommand; want one of: decode"),
             (["bench", "encode"], "got 'encode'; want one of: decode"),
             (["frob"], "got 'frob'; want one of: info, verify, bench, demo"),
-            (["demo", "--batch", "2"], "got '--batch'; want one of: --help, --out, --threads"),
+            (["demo", "--batch", "2"], "got '--batch'; want one of: --help, --out, --model, --threads"),
             (["version", "--loud"], "got '--loud'; want one of: --help"),
         ]:
             with self.subTest(arguments=arguments):
