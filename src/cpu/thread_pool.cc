@@ -47,21 +47,24 @@ class Pool {
     const std::unique_lock busy(busy_, std::try_to_lock);
     if (!busy.owns_lock() || closed_) return false;
     grow(threads - 1);
-    const auto helpers = static_cast<int32_t>(workers_.size());
-    if (helpers == 0) return false;
+    if (workers_.empty()) return false;
     task_ = task;
     context_ = context;
     next_.store(0, std::memory_order_relaxed);
     threads_ = threads;
     caller_processor_ = sched_getcpu();
-    pending_.store(helpers, std::memory_order_relaxed);
     {
       const std::lock_guard lock(mutex_);
-      job_.fetch_add(1, std::memory_order_release);
+      const uint64_t job = job_.load(std::memory_order_relaxed) + 1;
+      open_job_.store(job);
+      job_.store(job, std::memory_order_release);
     }
     wake_.notify_all();
     take_workers();
-    for (int spin = 0; pending_.load(std::memory_order_acquire) != 0; ++spin) {
+    // Every worker number is taken: who has not come yet is not waited for. Either a worker sees that the job is
+    // closed, or this thread sees it inside (both sequentially consistent).
+    open_job_.store(0);
+    for (int spin = 0; inside_.load() != 0; ++spin) {
       if (spin < kSpins)
         pause();
       else
@@ -103,9 +106,12 @@ class Pool {
         if (stop_) return;
       }
       seen = job_.load(std::memory_order_acquire);
-      leave_processor(caller_processor_);
-      take_workers();
-      pending_.fetch_sub(1, std::memory_order_release);
+      inside_.fetch_add(1);
+      if (open_job_.load() == seen) {
+        leave_processor(caller_processor_);
+        take_workers();
+      }
+      inside_.fetch_sub(1);
     }
   }
 
@@ -130,7 +136,8 @@ class Pool {
   int32_t threads_ = 0;
   int caller_processor_ = -1;
   std::atomic<int32_t> next_{0};
-  std::atomic<int32_t> pending_{0};
+  std::atomic<uint64_t> open_job_{0};  // that may still be joined; 0: none
+  std::atomic<int32_t> inside_{0};     // workers that look at the job or work on it
 };
 
 std::atomic<Pool*> current_pool{nullptr};
