@@ -489,14 +489,5 @@ TEST(MultiplyAll, ManyCallersAtOnce) {
   for (std::thread& caller : callers) caller.join();
 }
 
-TEST(LinearKernels, OneForEachInstructionSetOfThisMachine) {
-  EXPECT_EQ(find_linear_kernel("avx1024"), nullptr);
-  for (const std::string& isa : cpu_info().isas) {
-    const LinearKernel* kernel = find_linear_kernel(isa);
-    ASSERT_NE(kernel, nullptr) << isa;
-    EXPECT_EQ(kernel->isa, isa);
-  }
-}
-
 }  // namespace
 }  // namespace flashmla::runner
