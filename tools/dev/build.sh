@@ -27,15 +27,15 @@ command_build() {
   no_more_arguments build "$@"
   mkdir -p "$state"
   require "${needs_build[@]}"
-  build_preset cpu
+  build_preset cpu -DFLASHMLA_BUILD_TESTS=ON
   say "built: $program"
 }
 
-# The program alone, for the commands that only run it.
+# The program alone, for the commands that only run it: neither GoogleTest nor Python is needed.
 build_program() {
   mkdir -p "$state"
-  require "${needs_build[@]}"
-  build_preset cpu flashmla_cli
+  require "${needs_program[@]}"
+  build_preset cpu -DFLASHMLA_BUILD_TESTS=OFF flashmla_cli
 }
 
 command_demo() {

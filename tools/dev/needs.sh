@@ -2,7 +2,7 @@
 #
 # A need is "PROBE PACKAGE": a probe that tells whether it is there, however it came, and the Debian package to install.
 
-needs_build=(
+needs_program=(
   "command:${CXX:-g++} g++"
   "command:cmake cmake"
   "command:ninja ninja-build"
@@ -10,9 +10,13 @@ needs_build=(
   "header:fmt/core.h libfmt-dev"
   "header:nlohmann/json.hpp nlohmann-json3-dev"
   "header:pcre2.h libpcre2-dev"
+  "command:pkg-config pkg-config"
+)
+needs_build=(
+  "${needs_program[@]}"
   "header:gtest/gtest.h libgtest-dev"
   "header:gmock/gmock.h libgmock-dev"
-  "command:pkg-config pkg-config"
+  "command:${PYTHON:-python3} python3"
 )
 needs_python=(
   "python:venv python3-venv"

@@ -49,7 +49,7 @@ ctest_in() {
 }
 
 test_cpp() {
-  build_preset cpu
+  build_preset cpu -DFLASHMLA_BUILD_TESTS=ON
   ctest_in build/cpu cpp
 }
 
