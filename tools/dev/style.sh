@@ -20,7 +20,7 @@ command_tidy() {
   no_more_arguments tidy "$@"
   mkdir -p "$state"
   require "${needs_build[@]}" "command:clang-tidy clang-tidy" "command:git git"
-  build_preset cpu
+  build_preset cpu -DFLASHMLA_BUILD_TESTS=ON
   # g++ judges shadowing in the build, by other rules than clang.
   cpp_sources 'src/*.cc' 'cli/*.cc' 'cases/*.cc' |
     xargs -P "$jobs" -n 1 clang-tidy -p build/cpu --quiet --extra-arg=-Wno-shadow \
