@@ -20,9 +20,8 @@ command_test() {
   stage cpp test_cpp
   stage python test_python
   stage docs test_docs
-  stage asan test_sanitizer asan  # address and undefined behaviour together
-  # The runner's threads are the library's: ThreadSanitizer watches them there, in a third of the time.
-  stage tsan test_sanitizer tsan -DFLASHMLA_BUILD_RUNNER=OFF
+  stage asan test_asan
+  stage tsan test_tsan
   explained=1
   "$python" tools/dev/report.py "$results"
 }
@@ -70,8 +69,14 @@ test_docs() {
   "$venv/bin/python" -m pytest -q -ra --junitxml="$results/docs.xml" tests/docs tests/tools
 }
 
-# No program: none of its tests is quick.
-test_sanitizer() {
-  build_preset "$@" -DFLASHMLA_BUILD_CLI=OFF
-  ctest_in "build/$1" "$1" -L quick
+# Address and undefined behaviour together. No program: none of its tests is quick.
+test_asan() {
+  build_preset asan -DFLASHMLA_BUILD_CLI=OFF
+  ctest_in build/asan asan -L quick
+}
+
+# The tests in which threads meet; the runner's threads are the library's.
+test_tsan() {
+  build_preset tsan -DFLASHMLA_BUILD_CLI=OFF -DFLASHMLA_BUILD_RUNNER=OFF flashmla_tests
+  ctest_in build/tsan tsan -L quick -R 'Concurrency|Thread'
 }
