@@ -294,8 +294,6 @@ Status AttentionLayer::attend_mha(const SequenceChunk& sequence, const std::vect
       merge.lse_a = merge.lse = TensorView::contiguous(lse.data(), DType::kFloat32, {heads, count});
       merge.out_b = params.out;
       merge.lse_b = params.lse;
-      merge.out = out.mutable_view({count, heads, v});
-      merge.lse = TensorView::contiguous(lse.data(), DType::kFloat32, {heads, count});
       if (Status status = merge_states(merge, context_of(options)); !status.ok()) return status;
     }
     const int64_t done = own ? 0 : end;
