@@ -9,6 +9,9 @@
 
 #include "cases/content.h"
 #include "cases/random.h"
+#ifdef FLASHMLA_HAS_CUDA
+#include "cases/problem_gpu.h"
+#endif
 
 namespace flashmla::cases {
 
@@ -197,7 +200,45 @@ Status DecodeProblem::run(const Context& context) {
   if (!bytes.ok()) return bytes.status();
   const Buffer workspace(bytes.value());
   fill_unowned(workspace, DType::kFloat32);
+  if (context.device.type == DeviceType::kCUDA) return run_on_device(workspace, context);
   return decode(params_, {workspace.data(), workspace.bytes()}, context);
+}
+
+// The tensors as they are now go to the device, and the outputs with all that lies between and around them come back.
+Status DecodeProblem::run_on_device([[maybe_unused]] const Buffer& workspace, const Context& context) {
+#ifdef FLASHMLA_HAS_CUDA
+  std::vector<DeviceBuffer> copies;
+  for (const Buffer* buffer : std::initializer_list<const Buffer*>{&q_, &q_rope_, &cache_, &table_, &lens_, &cu_,
+                                                                  &out_, &lse_, &workspace})
+    copies.emplace_back(*buffer);
+  const auto move = [&](auto& view) {
+    if (!view.given()) return;
+    for (const DeviceBuffer& copy : copies) {
+      if (!copy.holds(view.data)) continue;
+      view.data = copy.at(view.data);
+      break;
+    }
+  };
+  DecodeParams on_device = params_;
+  move(on_device.q);
+  move(on_device.q_rope);
+  move(on_device.kv_cache);
+  move(on_device.page_table);
+  move(on_device.seq_lens);
+  move(on_device.cu_seqlens_q);
+  move(on_device.out);
+  move(on_device.lse);
+  const Status status = decode(on_device, {copies.back().at(workspace.data()), workspace.bytes()}, context);
+  if (!status.ok()) return status;
+  const Status ended = device_status();
+  if (!ended.ok()) return ended;
+  for (const DeviceBuffer& copy : copies) {
+    if (copy.holds(out_.data()) || (case_.want_lse && copy.holds(lse_.data()))) copy.download();
+  }
+  return {};
+#else
+  return decode(params_, {}, context);  // says that there is no back end
+#endif
 }
 
 }  // namespace flashmla::cases

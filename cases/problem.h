@@ -38,7 +38,8 @@ class DecodeProblem {
   DecodeParams& params() { return params_; }
   const DecodeParams& params() const { return params_; }
 
-  // Fills outputs with sentinel values that no kernel writes, poisons a fresh workspace, and decodes.
+  // Fills outputs with sentinel values that no kernel writes, poisons a fresh workspace, and decodes. On a GPU: copies
+  // everything there, and the outputs back.
   Status run(const Context& context);
   // What the last `run` wrote.
   DecodeResult result() const;
@@ -63,6 +64,7 @@ class DecodeProblem {
   void make_queries();
   void make_cache();
   void make_outputs();
+  Status run_on_device(const Buffer& workspace, const Context& context);
 
   DecodeCase case_;
   DecodeParams params_;

@@ -1,7 +1,8 @@
 # Options that every target of ours is compiled with: flashmla_options.
 add_library(flashmla_options INTERFACE)
 target_compile_features(flashmla_options INTERFACE cxx_std_20)
-target_compile_options(flashmla_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Werror)
+target_compile_options(flashmla_options INTERFACE
+  $<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wshadow;-Wnon-virtual-dtor;-Werror>)
 if(FLASHMLA_SANITIZE)
   target_compile_options(flashmla_options INTERFACE -fsanitize=${FLASHMLA_SANITIZE} -fno-sanitize-recover=all
                          -fno-omit-frame-pointer -g -Wno-maybe-uninitialized)  # GCC: instrumentation misleads that warning

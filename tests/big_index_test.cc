@@ -61,7 +61,7 @@ TEST(BigIndex, PoolBeyondTwoToThe32Elements) {
   constexpr int64_t kPages = (int64_t{1} << 32) / kPageStride + 1000;
   const SparseMapping pool(kPages * kPageStride * 2);
   REQUIRE_MAPPING(pool);
-  for (const Target& target : all_targets()) {
+  for (const Target& target : host_targets()) {
     DecodeProblem problem(c);
     const DecodeResult expected = run(problem, target.context());
     move_cache(problem, pool.data(), kPages, kPageStride);
@@ -77,7 +77,7 @@ TEST(BigIndex, PageStrideBeyondTwoToThe31Elements) {
   constexpr int64_t kPageStride = (int64_t{1} << 31) + 64;
   const SparseMapping pool(pages * kPageStride * 2);
   REQUIRE_MAPPING(pool);
-  for (const Target& target : all_targets()) {
+  for (const Target& target : host_targets()) {
     DecodeProblem problem(c);
     const DecodeResult expected = run(problem, target.context());
     move_cache(problem, pool.data(), pages, kPageStride);
@@ -98,7 +98,7 @@ TEST(BigIndex, RowStridesBeyondTwoToThe31Elements) {
   REQUIRE_MAPPING(out);
   REQUIRE_MAPPING(lse);
   REQUIRE_MAPPING(table);
-  for (const Target& target : all_targets()) {
+  for (const Target& target : host_targets()) {
     DecodeProblem problem(c);
     const DecodeResult expected = run(problem, target.context());
     DecodeParams params = problem.params();

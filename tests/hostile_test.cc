@@ -7,7 +7,7 @@ namespace {
 using cases::DecodeCase;
 
 void expect_poison_has_no_effect(DecodeCase c) {
-  for (const Target& target : all_targets()) {
+  for (const Target& target : targets_of(c)) {
     c.hostile = true;
     const cases::DecodeResult hostile = run(c, target.context());
     c.hostile = false;

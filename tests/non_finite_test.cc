@@ -87,6 +87,7 @@ TEST(NonFinite, StaysWithItsRequestAndKvHead) {
       for (float value : {kNaN, kInf, -kInf}) {
         DecodeCase c = grouped_case();
         c.dtype = dtype;
+        if (!target.takes(c)) continue;
         for (int64_t column : {0, 511, 512, 575}) expect_contained(c, target, value, 20, column);
         expect_contained(c, target, value, 0, 512);
         expect_contained(c, target, value, 149, 575);  // seen by the last query token only

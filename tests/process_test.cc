@@ -56,7 +56,7 @@ void expect_child(const Body& body) {
 }
 
 TEST(Process, CallsWorkInParentAndChildOfFork) {
-  for (const Target& target : all_targets()) {
+  for (const Target& target : host_targets()) {
     SCOPED_TRACE(target.name);
     DecodeProblem problem(split_case());
     Context context = target.context();
@@ -103,7 +103,7 @@ TEST(Process, TwoThousandCallsNeedNoMoreMemory) {
   DecodeCase c = split_case();
   c.requests = requests_of({150, 3, 0, 65});
   c.heads_q = 4;
-  for (const Target& target : all_targets()) {
+  for (const Target& target : host_targets()) {
     DecodeProblem problem(c);
     const int64_t need =
         workspace_bytes(decode_shape(problem.params()).value(), problem.params().options, target.context()).value();

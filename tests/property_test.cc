@@ -24,27 +24,29 @@ std::vector<DecodeCase> property_cases() {
   grouped.heads_q = 6;
   grouped.heads_kv = 2;
   grouped.dtype = DType::kFloat32;
+  DecodeCase grouped_half = grouped;
+  grouped_half.dtype = DType::kBFloat16;
   DecodeCase wide = small_case();
   wide.requests = cases::make_requests(2, 1500, cases::Lengths::kVaried, 8);
   wide.heads_q = 128;
-  return {plain, causal, ragged, grouped, wide};
+  return {plain, causal, ragged, grouped, grouped_half, wide};
 }
 
 // Long enough that the splits of a whole call and those of each request alone differ, also on many processors.
-DecodeCase long_case() {
+DecodeCase long_case(DType dtype = DType::kFloat32) {
   DecodeCase c = small_case();
   c.requests = requests_of({200'000, 700, 0, 65, 3000});
   c.heads_q = 2;
   c.latent_dim = 16;
   c.rope_dim = 8;
   c.page_size = 64;
-  c.dtype = DType::kFloat32;  // coarser outputs hide other orders of summation
+  c.dtype = dtype;  // outputs coarser than fp32 hide other orders of summation
   return c;
 }
 
 TEST(Property, PhysicalPagesMayBePermuted) {
   for (DecodeCase c : property_cases()) {
-    for (const Target& target : all_targets()) {
+    for (const Target& target : targets_of(c)) {
       c.page_seed = 1;
       const DecodeResult first = run(c, target.context());
       for (uint64_t seed = 2; seed < 5; ++seed) {
@@ -58,7 +60,7 @@ TEST(Property, PhysicalPagesMayBePermuted) {
 TEST(Property, RepeatsAreBitEqual) {
   for (const DecodeCase& c : property_cases()) {
     DecodeProblem problem(c);
-    for (const Target& target : all_targets()) {
+    for (const Target& target : targets_of(c)) {
       const DecodeResult first = run(problem, target.context());
       for (int repeat = 0; repeat < 5; ++repeat) {
         EXPECT_EQ(first, run(problem, target.context())) << target.name << ", " << describe(c);
@@ -74,7 +76,7 @@ TEST(Property, ThreadCountsAreBitEqual) {
     for (int32_t splits : {0, 7}) {
       c.options.splits = splits;
       DecodeProblem problem(c);
-      for (const Target& target : all_targets()) {
+      for (const Target& target : host_targets()) {
         Context context = target.context();
         context.threads = 1;
         const DecodeResult first = run(problem, context);
@@ -91,7 +93,7 @@ TEST(Property, ForcedSplitsStayWithinTheBound) {
   for (DecodeCase c : property_cases()) {
     DecodeProblem problem(c);
     const cases::DecodeOracle oracle = make_oracle(problem);
-    for (const Target& target : all_targets()) {
+    for (const Target& target : targets_of(c)) {
       for (int32_t splits = 1; splits <= kMaxSplits; splits += full_tests() || splits < 8 ? 1 : 14) {
         problem.params().options.splits = splits;
         run(problem, target.context());
@@ -118,9 +120,10 @@ TEST(Property, BatchInvariantModeIsBitEqual) {
     list.back().requests = requests_of({700, 1, 64, 0, 333, 65, 2});
   }
   list.push_back(long_case());
+  list.push_back(long_case(DType::kBFloat16));
   for (DecodeCase& c : list) {
     c.options.batch_invariant = true;
-    for (const Target& target : all_targets()) {
+    for (const Target& target : targets_of(c)) {
       const DecodeResult together = run(c, target.context());
       DecodeCase reversed = c;
       std::ranges::reverse(reversed.requests);
@@ -140,7 +143,7 @@ TEST(Property, BatchInvariantModeIsBitEqual) {
 
 TEST(Property, LeavingOutTheLseChangesNothing) {
   for (DecodeCase c : property_cases()) {
-    for (const Target& target : all_targets()) {
+    for (const Target& target : targets_of(c)) {
       c.want_lse = true;
       const DecodeResult with = run(c, target.context());
       c.want_lse = false;
@@ -152,7 +155,7 @@ TEST(Property, LeavingOutTheLseChangesNothing) {
 // The split query is the same query.
 TEST(Property, SplitQueriesAreBitEqual) {
   for (DecodeCase c : property_cases()) {
-    for (const Target& target : all_targets()) {
+    for (const Target& target : targets_of(c)) {
       c.split_q = false;
       const DecodeResult whole = run(c, target.context());
       c.split_q = true;
@@ -164,7 +167,7 @@ TEST(Property, SplitQueriesAreBitEqual) {
 // FlashInfer #1341: wrong results unless q and cache are made contiguous first.
 TEST(Property, StridesAreBitEqual) {
   for (DecodeCase c : property_cases()) {
-    for (const Target& target : all_targets()) {
+    for (const Target& target : targets_of(c)) {
       c.strided = false;
       const DecodeResult contiguous = run(c, target.context());
       c.strided = true;

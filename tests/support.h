@@ -14,6 +14,9 @@
 
 #include "cases/compare.h"
 #include "cases/problem.h"
+#ifdef FLASHMLA_HAS_CUDA
+#include "cases/problem_gpu.h"
+#endif
 #include "cases/shapes.h"
 #include "flashmla/flashmla.h"
 
@@ -37,17 +40,62 @@ struct Target {
   std::string name;
   std::string isa;  // owns what context.isa views
   std::string backend;
-  Context context() const { return {.backend = backend, .isa = isa}; }
+  Device device{};
+  std::string kernel{};  // forced; owns what context.kernel views
+  Context context() const { return {.device = device, .backend = backend, .isa = isa, .kernel = kernel}; }
+  // For operations on host memory.
+  Context host_context() const { return device.type == DeviceType::kCPU ? context() : Context{}; }
+  // Back end "cuda" has no fp32, and its tuned kernels one pair of widths; everything else runs everywhere.
+  bool takes(const cases::DecodeCase& c) const {
+    if (device.type == DeviceType::kCPU) return true;
+    const bool tuned = !kernel.empty() && !kernel.ends_with("_any");
+    return c.dtype != DType::kFloat32 && (!tuned || (c.latent_dim == 512 && c.rope_dim == 64));
+  }
 };
 
 // "reference", and "cpu" with every instruction set that this machine has.
-inline const std::vector<Target>& all_targets() {
+inline const std::vector<Target>& host_targets() {
   static const std::vector<Target> targets = [] {
     std::vector<Target> list = {{"reference", "", "reference"}};
     for (const std::string& isa : cpu_info().isas) list.push_back({"cpu " + isa, isa, "cpu"});
     return list;
   }();
   return targets;
+}
+
+// "cuda" with the kernel of its choice, where a GPU is.
+inline const std::vector<Target>& gpu_targets() {
+  static const std::vector<Target> targets = [] {
+    std::vector<Target> list;
+#ifdef FLASHMLA_HAS_CUDA
+    if (cases::has_gpu()) list.push_back({"cuda", "", "cuda", {DeviceType::kCUDA}});
+#endif
+    return list;
+  }();
+  return targets;
+}
+
+inline const std::vector<Target>& all_targets() {
+  static const std::vector<Target> targets = [] {
+    std::vector<Target> list = host_targets();
+    list.insert(list.end(), gpu_targets().begin(), gpu_targets().end());
+    return list;
+  }();
+  return targets;
+}
+
+// As all_targets(), and every kernel of "cuda" forced.
+inline std::vector<Target> targets_of(const cases::DecodeCase& decode_case) {
+  std::vector<Target> list = all_targets();
+  for (const Target& gpu : gpu_targets()) {
+    for (const char* kernel : {"portable_16x64", "portable_32x64", "portable_32x32", "portable_16x32", "portable_16x32_any"}) {
+      list.push_back(gpu);
+      list.back().kernel = kernel;
+      list.back().name += std::string(" ") + kernel;
+    }
+  }
+  std::erase_if(list, [&](const Target& target) { return !target.takes(decode_case); });
+  return list;
 }
 
 // The back ends alone, with their default settings.
@@ -79,7 +127,7 @@ inline cases::DecodeResult run(const cases::DecodeCase& decode_case, const Conte
 inline void expect_right(const cases::DecodeCase& decode_case) {
   cases::DecodeProblem problem(decode_case);
   const cases::DecodeOracle oracle = cases::make_oracle(problem);
-  for (const Target& target : all_targets()) {
+  for (const Target& target : targets_of(decode_case)) {
     SCOPED_TRACE(target.name + ", " + cases::describe(decode_case));
     const Status status = problem.run(target.context());
     ASSERT_TRUE(status.ok()) << status.text();

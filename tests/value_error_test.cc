@@ -20,7 +20,7 @@ DecodeCase value_case() {
 
 // Calls without resetting the sentinels, so that anything written shows.
 void expect_refused(DecodeProblem& problem, StatusCode code, std::initializer_list<std::string_view> parts) {
-  for (const Target& target : all_targets()) {
+  for (const Target& target : host_targets()) {
     SCOPED_TRACE(target.name);
     expect_error(problem.run(target.context()), code, parts);
     const cases::DecodeResult result = problem.result();
@@ -77,7 +77,7 @@ TEST(ValueError, Workspace) {
   DecodeCase c = value_case();
   c.requests = cases::make_requests(4, 2000, cases::Lengths::kEqual, 1);
   c.options.splits = 8;
-  for (const Target& target : all_targets()) {
+  for (const Target& target : host_targets()) {
     SCOPED_TRACE(target.name);
     DecodeProblem problem(c);
     const DecodeShape shape = decode_shape(problem.params()).value();
@@ -102,7 +102,7 @@ TEST(ValueError, Workspace) {
 // Sizes alone decide, and more of anything never needs less.
 TEST(ValueError, WorkspaceGrowsWithEverySize) {
   const DecodeShape base{.batch = 4, .seq_q = 2, .total_q = 8, .heads_q = 16, .pages = 100, .table_width = 16};
-  for (const Target& target : all_targets()) {
+  for (const Target& target : host_targets()) {
     for (int32_t splits : {0, 1, 5, 64}) {
       const DecodeOptions options{.splits = splits};
       const int64_t need = workspace_bytes(base, options, target.context()).value();

@@ -14,11 +14,12 @@ struct Device {
 };
 
 struct Context {
-  Device device{};
+  Device device{};             // CUDA: the stream's device counts, for the null stream the current one; not the index
   void* stream = nullptr;      // a cudaStream_t; not used by CPU back ends
   std::string_view backend{};  // empty: FLASHMLA_BACKEND, else the best registered back end that takes the call
   std::string_view isa{};  // "cpu" only: "scalar", "avx2", "avx512", "avx512_bf16"; empty: FLASHMLA_ISA, else the best
   int32_t threads = 0;     // "cpu" only; 0: FLASHMLA_NUM_THREADS, else affinity and cgroup quota
+  std::string_view kernel{};  // "cuda" only: a kernel by its name (explain_decode); empty: chosen by shape and device
 };
 
 // Caller-owned scratch memory of one call: 256-byte aligned, arbitrary on entry, one per concurrent call.

@@ -7,6 +7,9 @@
 #include "core/guard.h"
 #include "core/text.h"
 #include "cpu/backend.h"
+#ifdef FLASHMLA_HAS_CUDA
+#include "cuda/backend.h"
+#endif
 #include "reference/backend.h"
 
 namespace flashmla {
@@ -23,6 +26,9 @@ struct Registry {
   Registry() {
     add(make_reference_backend());
     add(make_cpu_backend());
+#ifdef FLASHMLA_HAS_CUDA
+    add(make_cuda_backend());
+#endif
   }
 
   // Lists and back ends live until the process ends: a reader may hold either at any time.

@@ -25,4 +25,6 @@ int32_t env_num_threads() {
   return error == std::errc{} && end == text.data() + text.size() && threads > 0 ? threads : 0;
 }
 
+bool env_sync() { return read("FLASHMLA_SYNC") == "1"; }
+
 }  // namespace flashmla

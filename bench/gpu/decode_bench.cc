@@ -1,0 +1,245 @@
+// Decode on the GPU: correctness against the device oracle first, then times. See docs/benchmarking.md.
+#include <cuda_runtime_api.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "cases/naive_decode.h"
+#include "core/float16.h"
+#include "flashmla/flashmla.h"
+#include "gpu_timing.h"
+
+namespace flashmla::bench {
+namespace {
+
+struct Case {
+  const char* name;
+  int64_t heads_q;
+  std::vector<int32_t> lengths;
+  double target_us;
+  double peer_us;  // best peer on an H200, docs/kernels/decode.md
+  int64_t seq_q = 1;
+};
+
+std::vector<int32_t> equal(int64_t batch, int32_t length) { return std::vector<int32_t>(static_cast<size_t>(batch), length); }
+
+std::vector<Case> cases() {
+  std::vector<int32_t> skewed = equal(32, 1024);
+  skewed[0] = 131072;
+  return {
+      {"b1 h16 512", 16, equal(1, 512), 6.5, 9.3},        {"b1 h16 4096", 16, equal(1, 4096), 8, 15.7},
+      {"b1 h16 32768", 16, equal(1, 32768), 18, 28.2},    {"b1 h16 131072", 16, equal(1, 131072), 50, 57.9},
+      {"b4 h16 8192", 16, equal(4, 8192), 18, 22.7},      {"b16 h16 4096", 16, equal(16, 4096), 27, 29.2},
+      {"b1 h128 512", 128, equal(1, 512), 8, 11.5},       {"b1 h128 4096", 128, equal(1, 4096), 12.5, 18.4},
+      {"b32 h16 4096", 16, equal(32, 4096), 0, 46.0},     {"b128 h16 1024", 16, equal(128, 1024), 0, 43.1},
+      {"b128 h16 4096", 16, equal(128, 4096), 0, 143},    {"b128 h32 4096", 32, equal(128, 4096), 0, 145},
+      {"b1 h128 32768", 128, equal(1, 32768), 0, 39.7},   {"b16 h128 4096", 128, equal(16, 4096), 0, 43.8},
+      {"b32 h16 skewed", 16, skewed, 0, 66.4},            {"b32 h8 4096", 8, equal(32, 4096), 0, 45.5},
+  };
+}
+
+// Device tensors of a case: several page tables over one pool, so that the keys of a call are not in L2.
+class Problem {
+ public:
+  explicit Problem(const Case& c) : case_(c) {
+    constexpr int64_t kRotation = 300 << 20;  // bytes that a rotation touches at least; L2 holds 60 MB
+    const auto batch = static_cast<int64_t>(c.lengths.size());
+    int64_t pages = 0;
+    for (int32_t length : c.lengths) {
+      width_ = std::max<int64_t>(width_, (length + kPage - 1) / kPage);
+      pages += (length + kPage - 1) / kPage;
+    }
+    copies_ = static_cast<int>(std::min<int64_t>(64, kRotation / (pages * kPage * kWidth * 2) + 2));
+    pool_ = allocate(copies_ * pages * kPage * kWidth * 2);
+    fill_normal_bf16(pool_, copies_ * pages * kPage * kWidth, 1);
+    q_ = allocate(batch * c.seq_q * c.heads_q * kWidth * 2);
+    fill_normal_bf16(q_, batch * c.seq_q * c.heads_q * kWidth, 2);
+    out_bytes_ = batch * c.seq_q * c.heads_q * kLatent * 2;
+    out_ = allocate(out_bytes_);
+    lse_ = allocate(batch * c.seq_q * c.heads_q * 4);
+    lens_ = upload(c.lengths);
+    std::vector<int32_t> order(static_cast<size_t>(copies_ * pages));
+    for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
+    uint64_t state = 7;
+    for (size_t i = order.size(); i > 1; --i) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      std::swap(order[i - 1], order[(state >> 33) % i]);
+    }
+    size_t next = 0;
+    for (int copy = 0; copy < copies_; ++copy) {
+      std::vector<int32_t> table(static_cast<size_t>(batch * width_), -1);
+      for (int64_t i = 0; i < batch; ++i) {
+        for (int64_t p = 0; p < (c.lengths[i] + kPage - 1) / kPage; ++p) table[i * width_ + p] = order[next++];
+      }
+      tables_.push_back(upload(table));
+    }
+    pages_ = copies_ * pages;
+    const Result<DecodeShape> shape = decode_shape(params(0));
+    if (!shape.ok()) throw std::runtime_error(shape.status().text());
+    shape_ = shape.value();
+  }
+  ~Problem() {
+    for (void* memory : memory_) cudaFree(memory);
+  }
+  Problem(const Problem&) = delete;
+  Problem& operator=(const Problem&) = delete;
+
+  void prepare(const Context& context) {
+    const Result<int64_t> bytes = workspace_bytes(shape_, {}, context);
+    if (!bytes.ok()) throw std::runtime_error(bytes.status().text());
+    workspace_ = {allocate(bytes.value()), bytes.value()};
+    check(cudaMemset(workspace_.data, 0xff, static_cast<size_t>(bytes.value())), "poison");
+  }
+
+  DecodeParams params(int copy) const {
+    const auto batch = static_cast<int64_t>(case_.lengths.size());
+    DecodeParams p;
+    p.q = ConstTensorView::contiguous(q_, DType::kBFloat16, {batch, case_.seq_q, case_.heads_q, kWidth});
+    p.kv_cache = ConstTensorView::contiguous(pool_, DType::kBFloat16, {pages_, kPage, 1, kWidth});
+    p.page_table = ConstTensorView::contiguous(tables_[static_cast<size_t>(copy % copies_)], DType::kInt32, {batch, width_});
+    p.seq_lens = ConstTensorView::contiguous(lens_, DType::kInt32, {batch});
+    p.out = TensorView::contiguous(out_, DType::kBFloat16, {batch, case_.seq_q, case_.heads_q, kLatent});
+    p.lse = TensorView::contiguous(lse_, DType::kFloat32, {batch, case_.heads_q, case_.seq_q});
+    p.softmax_scale = 0.0416667f;  // 576^-0.5
+    return p;
+  }
+  const DecodeShape& shape() const { return shape_; }
+  Workspace workspace() const { return workspace_; }
+  int64_t workspace_size() const { return workspace_.bytes; }
+
+  // ||out - oracle|| / ||oracle||, and the largest error of lse; NaN never passes.
+  std::pair<double, double> error(const Context& context) {
+    check(cudaMemset(out_, 0xff, static_cast<size_t>(out_bytes_)), "poison");
+    const Status status = decode(params(0), workspace_, context);
+    if (!status.ok()) throw std::runtime_error(status.text());
+    check(cudaDeviceSynchronize(), "decode");
+    const int64_t rows = shape_.total_q * shape_.heads_q;
+    auto* want = static_cast<double*>(allocate(rows * kLatent * 8));
+    auto* want_lse = static_cast<double*>(allocate(rows * 8));
+    const Status naive = cases::naive_decode(params(0), want, want_lse);
+    if (!naive.ok()) throw std::runtime_error(naive.text());
+    const auto got = download<uint16_t>(out_, rows * kLatent);
+    const auto reference = download<double>(want, rows * kLatent);
+    const auto lse = download<float>(lse_, rows);
+    const auto lse_reference = download<double>(want_lse, rows);
+    double difference = 0, size = 0, lse_error = 0;
+    for (size_t i = 0; i < got.size(); ++i) {
+      const double error = static_cast<double>(to_float(BFloat16{got[i]})) - reference[i];
+      difference += error * error;
+      size += reference[i] * reference[i];
+    }
+    for (int64_t row = 0; row < rows; ++row) {  // lse is [b, h, s_q], the oracle's [b, s_q, h]
+      const int64_t head = row % case_.heads_q, token = row / case_.heads_q;
+      const int64_t at = (token / case_.seq_q * case_.heads_q + head) * case_.seq_q + token % case_.seq_q;
+      lse_error = std::max(lse_error, std::fabs(lse[static_cast<size_t>(at)] - lse_reference[static_cast<size_t>(row)]));
+      if (std::isnan(lse[static_cast<size_t>(at)])) lse_error = NAN;
+    }
+    return {std::sqrt(difference / size), lse_error};
+  }
+
+ private:
+  static constexpr int64_t kPage = 64, kLatent = 512, kWidth = 576;
+
+  void* allocate(int64_t bytes) {
+    void* memory = nullptr;
+    check(cudaMalloc(&memory, static_cast<size_t>(std::max<int64_t>(bytes, 1))), "device memory");
+    memory_.push_back(memory);
+    return memory;
+  }
+  void* upload(const std::vector<int32_t>& values) {
+    void* memory = allocate(static_cast<int64_t>(values.size() * 4));
+    check(cudaMemcpy(memory, values.data(), values.size() * 4, cudaMemcpyHostToDevice), "copy");
+    return memory;
+  }
+  template <class T>
+  static std::vector<T> download(const void* memory, int64_t count) {
+    std::vector<T> values(static_cast<size_t>(count));
+    check(cudaMemcpy(values.data(), memory, values.size() * sizeof(T), cudaMemcpyDeviceToHost), "copy");
+    return values;
+  }
+
+  const Case& case_;
+  std::vector<void*> memory_;
+  std::vector<void*> tables_;
+  void *pool_ = nullptr, *q_ = nullptr, *out_ = nullptr, *lse_ = nullptr, *lens_ = nullptr;
+  int64_t out_bytes_ = 0, width_ = 0, pages_ = 0;
+  int copies_ = 1;
+  DecodeShape shape_;
+  Workspace workspace_;
+};
+
+int run(int argc, char** argv) {
+  const char* json_file = nullptr;
+  const char* only = nullptr;
+  std::string kernel;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) json_file = argv[++i];
+    else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) only = argv[++i];
+    else if (std::strcmp(argv[i], "--kernel") == 0 && i + 1 < argc) kernel = argv[++i];
+    else {
+      std::fprintf(stderr, "usage: flashmla_gpu_bench [--json FILE] [--only NAME-PART] [--kernel NAME]\n");
+      return 2;
+    }
+  }
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  const double read = read_bandwidth(int64_t{4} << 30);
+  std::printf("read bandwidth %.0f GB/s\n%-16s %-18s %9s %9s %9s %8s %8s %9s %9s\n", read / 1e9, "case", "kernel",
+              "cold us", "chain us", "spread", "target", "peer", "GB/s", "error");
+  bool right = true;
+  for (const Case& c : cases()) {
+    if (only != nullptr && std::strstr(c.name, only) == nullptr) continue;
+    Problem problem(c);
+    Context context{.device = {DeviceType::kCUDA}, .backend = "cuda", .kernel = kernel};
+    problem.prepare(context);
+    const Result<KernelChoice> choice = explain_decode(problem.shape(), {}, context);
+    const auto [error, lse_error] = problem.error(context);
+    const bool ok = error < 4e-3 && lse_error < 1e-4;
+    right = right && ok;
+    const auto enqueue = [&](int i, cudaStream_t stream) {
+      Context on_stream = context;
+      on_stream.stream = stream;
+      const Status status = decode(problem.params(i), problem.workspace(), on_stream);
+      if (!status.ok()) throw std::runtime_error(status.text());
+    };
+    double bytes = 0;
+    for (int32_t length : c.lengths) bytes += length * 1152.0;
+    const int operations = bytes > 1e8 ? 8 : bytes > 1e7 ? 40 : 200;
+    const Spread cold = time_operations(enqueue, launch_nothing, operations, 11);
+    const Spread chain = time_operations(enqueue, {}, operations, 11);
+    std::printf("%-16s %-18s %9.2f %9.2f %8.1f%% %8.1f %8.1f %9.0f %9.1e%s\n", c.name, choice.value().kernel.c_str(),
+                cold.median_us, chain.median_us, 100 * (cold.high_us - cold.low_us) / cold.median_us, c.target_us,
+                c.peer_us, bytes / cold.median_us * 1e-3, error, ok ? "" : " WRONG");
+    std::fflush(stdout);
+    rows.push_back({{"library", "flashmla"}, {"backend", "cuda"}, {"kernel", choice.value().kernel},
+                    {"case", c.name}, {"batch", c.lengths.size()}, {"seq_q", c.seq_q}, {"heads_q", c.heads_q},
+                    {"seq_k", c.lengths.back()}, {"page_size", 64}, {"dtype", "bf16"},
+                    {"time_us", cold.median_us}, {"time_us_low", cold.low_us}, {"time_us_high", cold.high_us},
+                    {"chain_us", chain.median_us}, {"gbps", bytes / cold.median_us * 1e-3},
+                    {"workspace_bytes", problem.workspace_size()}, {"relative_error", error},
+                    {"lse_error", lse_error}, {"target_us", c.target_us}, {"peer_us", c.peer_us}});
+  }
+  if (json_file != nullptr) {
+    nlohmann::ordered_json document{{"read_gbps", read / 1e9}, {"rows", rows}};
+    std::ofstream(json_file) << document.dump(1) << '\n';
+  }
+  return right ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace flashmla::bench
+
+int main(int argc, char** argv) {
+  try {
+    return flashmla::bench::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}

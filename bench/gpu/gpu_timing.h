@@ -1,0 +1,37 @@
+// Timing on the GPU: graphs, rests, ceilings measured in the same run.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace flashmla::bench {
+
+// Throws std::runtime_error with `what` unless success.
+void check(cudaError_t error, const char* what);
+
+// Values of a standard normal distribution, bf16.
+void fill_normal_bf16(void* data, int64_t count, uint64_t seed);
+
+struct Spread {
+  double median_us = 0;
+  double low_us = 0;   // 10th percentile
+  double high_us = 0;  // 90th
+};
+
+// Time of one operation: `enqueue(i)` puts operation i on the stream; `operations` of them make a graph, which is
+// replayed `replays` times, each after a rest that lets the chip cool. `between` (may be empty) is put after each
+// operation; the time of a graph of `between` alone is subtracted.
+Spread time_operations(const std::function<void(int, cudaStream_t)>& enqueue,
+                       const std::function<void(cudaStream_t)>& between, int operations, int replays);
+
+// An ordinary kernel, without programmatic dependent launch, that does nothing.
+void launch_nothing(cudaStream_t stream);
+
+// Bytes a second of a plain read of `bytes`, with 16-byte loads.
+double read_bandwidth(int64_t bytes);
+
+}  // namespace flashmla::bench

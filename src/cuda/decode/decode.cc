@@ -1,0 +1,130 @@
+#include "cuda/decode/decode.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/check.h"
+#include "core/text.h"
+#include "cuda/decode/params.h"
+#include "cuda/launch.h"
+
+namespace flashmla::cuda {
+
+namespace {
+
+// Batch-invariant mode: splits of at least this many keys, and no more of them than this.
+constexpr int32_t kInvariantSplitKeys = 1024;
+constexpr int32_t kInvariantSplits = 32;
+
+UnitRule unit_rule(const DecodeOptions& options) {
+  if (options.splits > 0) return {options.splits, kUnitKeys};
+  if (options.batch_invariant) return {kInvariantSplits, kInvariantSplitKeys};
+  return {};
+}
+
+int64_t partial_slots(const DecodeShape& shape, const UnitRule& rule, const DecodeConfig& config, int blocks) {
+  if (rule.max_splits == 0) return 2 * static_cast<int64_t>(blocks);
+  const int64_t requests = shape.batch + (shape.ragged_q ? 1 : 0);
+  const int64_t group = shape.heads_q / shape.heads_kv;
+  const int64_t tiles = shape.heads_kv * (shape.total_q * group / config.rows + requests + 1);
+  return tiles * rule.max_splits;
+}
+
+int64_t round_up(int64_t bytes) { return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment; }
+
+int64_t partial_out_bytes(const DecodeShape& shape, const DecodeConfig& config, int64_t slots) {
+  return round_up(slots * config.rows * shape.latent_dim * static_cast<int64_t>(sizeof(float)));
+}
+
+int64_t partial_ml_bytes(const DecodeConfig& config, int64_t slots) {
+  return round_up(slots * config.rows * static_cast<int64_t>(sizeof(float2)));
+}
+
+// [b, s_q, h, ..] or [total_q, h, ..]
+template <class View>
+QueryStrides query_strides(const View& view) {
+  if (view.ndim == 4) return {view.stride[0], view.stride[1], view.stride[2]};
+  return {0, view.stride[0], view.stride[1]};
+}
+
+bool aligned_rows(const TensorView& view) {
+  const int64_t bytes = dtype_bytes(view.dtype);
+  bool aligned = reinterpret_cast<uintptr_t>(view.data) % kRowAlignment == 0;
+  for (int d = 0; d + 1 < view.ndim; ++d)
+    aligned = aligned && (view.shape[d] <= 1 || view.stride[d] * bytes % kRowAlignment == 0);
+  return aligned;
+}
+
+DecodeKernelParams kernel_params(const DecodeParams& params, const DecodeShape& shape, const DecodeConfig& config,
+                                 const DeviceInfo& device, Workspace workspace) {
+  DecodeKernelParams p;
+  p.q = params.q.data;
+  p.q_stride = query_strides(params.q);
+  if (params.q_rope.given()) {
+    p.q_rope = params.q_rope.data;
+    p.q_rope_stride = query_strides(params.q_rope);
+  } else {
+    p.q_rope = static_cast<const char*>(params.q.data) + shape.latent_dim * kElementBytes;
+    p.q_rope_stride = p.q_stride;
+  }
+  p.kv = params.kv_cache.data;
+  p.kv_page_stride = params.kv_cache.stride[0];
+  p.kv_token_stride = params.kv_cache.stride[1];
+  p.kv_head_stride = params.kv_cache.stride[2];
+  p.page_table = static_cast<const int32_t*>(params.page_table.data);
+  p.table_stride = params.page_table.stride[0];
+  p.seq_lens = static_cast<const int32_t*>(params.seq_lens.data);
+  p.cu_seqlens_q = shape.ragged_q ? static_cast<const int32_t*>(params.cu_seqlens_q.data) : nullptr;
+  p.out = params.out.data;
+  p.out_stride = query_strides(params.out);
+  p.out_aligned = aligned_rows(params.out);
+  if (params.lse.given()) {
+    p.lse = static_cast<float*>(params.lse.data);
+    const auto& stride = params.lse.stride;
+    p.lse_stride = shape.ragged_q ? QueryStrides{0, stride[1], stride[0]} : QueryStrides{stride[0], stride[2], stride[1]};
+  }
+  p.batch = static_cast<int32_t>(shape.batch);
+  p.requests = p.batch + (shape.ragged_q ? 1 : 0);
+  p.seq_q = static_cast<int32_t>(shape.ragged_q ? 0 : shape.seq_q);
+  p.total_q = static_cast<int32_t>(shape.total_q);
+  p.heads_kv = static_cast<int32_t>(shape.heads_kv);
+  p.group = FastDivisor(static_cast<uint32_t>(shape.heads_q / shape.heads_kv));
+  p.latent_dim = static_cast<int32_t>(shape.latent_dim);
+  p.rope_dim = static_cast<int32_t>(shape.rope_dim);
+  p.page_size = FastDivisor(static_cast<uint32_t>(shape.page_size));
+  p.pages = static_cast<int32_t>(shape.pages);
+  p.max_keys = static_cast<int32_t>(std::min(shape.table_width * shape.page_size, kMaxCount));
+  p.blocks = std::min(device.multiprocessors, kMaxBlocks);
+  p.units = unit_rule(params.options);
+  p.scale_log2 = static_cast<float>(params.softmax_scale * 1.4426950408889634);
+  const float infinity = std::numeric_limits<float>::infinity();
+  p.empty_lse = params.options.empty_lse == EmptyLse::kPlusInf ? infinity : -infinity;
+  p.causal = shape.causal;
+  auto* memory = static_cast<char*>(workspace.data);
+  const int64_t slots = partial_slots(shape, p.units, config, p.blocks);
+  p.partial_out = reinterpret_cast<float*>(memory);
+  p.partial_ml = reinterpret_cast<float2*>(memory + partial_out_bytes(shape, config, slots));
+  return p;
+}
+
+}  // namespace
+
+int64_t decode_workspace_bytes(const DecodeShape& shape, const DecodeOptions& options, const DecodeEntry& entry,
+                               const DeviceInfo& device) {
+  if (shape.total_q == 0) return 0;
+  const int64_t slots = partial_slots(shape, unit_rule(options), entry.config, std::min(device.multiprocessors, kMaxBlocks));
+  return partial_out_bytes(shape, entry.config, slots) + partial_ml_bytes(entry.config, slots);
+}
+
+Status launch_decode(const DecodeParams& params, const DecodeShape& shape, const DecodeEntry& entry,
+                     const DeviceInfo& device, Workspace workspace, void* stream) {
+  if (shape.total_q == 0) return {};
+  DecodeKernelParams p = kernel_params(params, shape, entry.config, device, workspace);
+  void* arguments[] = {&p};
+  FLASHMLA_RETURN_IF_ERROR(launch("decode (split kernel)", entry.split_kernel(),
+                                  {p.blocks, kThreads, entry.config.smem_bytes()}, arguments, stream));
+  return launch("decode (combine kernel)", entry.combine_kernel(), {p.blocks, kCombineThreads, 0}, arguments, stream);
+}
+
+}  // namespace flashmla::cuda

@@ -1,0 +1,16 @@
+// One kernel a source file: they compile side by side.
+#pragma once
+
+#include "cuda/decode/combine.cuh"
+#include "cuda/decode/instances/instances.h"
+
+#define FLASHMLA_SPLIT_INSTANCE(function, Element, config)                                         \
+  const void* flashmla::cuda::function() {                                                         \
+    constexpr DecodeConfig C = config;                                                             \
+    return reinterpret_cast<const void*>(&decode_portable<Element, C.rows, C.tokens, C.widths>);   \
+  }
+
+#define FLASHMLA_COMBINE_INSTANCE(function, Element, rows, widths)                       \
+  const void* flashmla::cuda::function() {                                               \
+    return reinterpret_cast<const void*>(&combine_partials<Element, rows, widths>);      \
+  }

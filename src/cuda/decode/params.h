@@ -1,0 +1,83 @@
+// What the decode and combine kernels get: plain, by value. Strides are in elements; every offset is 64 bits.
+#pragma once
+
+#include <vector_types.h>
+
+#include <cstdint>
+
+#include "cuda/decode/config.h"
+#include "cuda/decode/schedule.h"
+
+namespace flashmla::cuda {
+
+// Division by a number that the host knows (Granlund and Montgomery 1994): exact for 0 <= n < 2^31.
+struct FastDivisor {
+  uint32_t divisor = 1;
+  uint32_t multiplier = 0;
+  uint32_t shift = 0;
+
+  FastDivisor() = default;
+  explicit FastDivisor(uint32_t d) : divisor(d) {
+    while ((uint64_t{1} << shift) < d) ++shift;
+    // The smallest m with m d >= 2^(31 + shift) fits into 32 bits, because 2^shift < 2 d.
+    multiplier = static_cast<uint32_t>(((uint64_t{1} << (31 + shift)) + d - 1) / d);
+  }
+#ifdef __CUDACC__
+  __host__ __device__
+#endif
+  int32_t quotient(int32_t n) const {
+    return static_cast<int32_t>(static_cast<uint64_t>(static_cast<uint32_t>(n)) * multiplier >> (31 + shift));
+  }
+};
+
+struct QueryStrides {
+  int64_t batch = 0;  // 0 with ragged q, whose tokens are numbered through all requests
+  int64_t token = 0;
+  int64_t head = 0;
+};
+
+struct DecodeKernelParams {
+  const void* q = nullptr;       // [b, s_q, h_q, latent (+ rope)] or [total_q, h_q, ..]
+  const void* q_rope = nullptr;  // [b, s_q, h_q, rope] or [total_q, h_q, rope]
+  QueryStrides q_stride;
+  QueryStrides q_rope_stride;
+  const void* kv = nullptr;  // [pages, page_size, h_kv, latent + rope]
+  int64_t kv_page_stride = 0;
+  int64_t kv_token_stride = 0;
+  int64_t kv_head_stride = 0;
+  const int32_t* page_table = nullptr;  // [b, width]
+  int64_t table_stride = 0;
+  const int32_t* seq_lens = nullptr;      // [b]
+  const int32_t* cu_seqlens_q = nullptr;  // [b + 1], or null
+  void* out = nullptr;                    // [b, s_q, h_q, latent] or [total_q, h_q, latent]
+  QueryStrides out_stride;
+  float* lse = nullptr;  // [b, h_q, s_q] or [h_q, total_q]; may be null
+  QueryStrides lse_stride;
+
+  // Workspace. Slot 2 p: the tile that began before slice p; slot 2 p + 1: the tile that goes on after it. Where a unit
+  // is a split: slot tile * max_splits + split.
+  float* partial_out = nullptr;  // [slots][rows][latent], not divided by the row sum
+  float2* partial_ml = nullptr;  // [slots][rows]: (maximum of the scaled scores in log2 units, row sum)
+
+  int32_t batch = 0;
+  int32_t requests = 0;  // batch, and one more with ragged q: the rows past the last request, which has no keys
+  int32_t seq_q = 0;     // query tokens of a request; unused with ragged q
+  int32_t total_q = 0;
+  int32_t heads_kv = 1;
+  FastDivisor group;  // heads_q / heads_kv
+  int32_t latent_dim = kMaxLatent;
+  int32_t rope_dim = kMaxRope;
+  FastDivisor page_size;
+  int32_t pages = 0;
+  int32_t max_keys = 0;  // width * page_size: no longer length can be meant
+  int32_t blocks = 1;    // of the split kernel; never depends on lengths
+  UnitRule units;
+  int32_t few_units = 16;
+  int32_t least_units = 2;
+  float scale_log2 = 0;  // softmax scale * log2(e)
+  float empty_lse = 0;
+  bool causal = false;
+  bool out_aligned = false;  // base and strides of `out` are multiples of 16 bytes
+};
+
+}  // namespace flashmla::cuda

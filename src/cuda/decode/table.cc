@@ -1,0 +1,94 @@
+#include "cuda/decode/table.h"
+
+#include <algorithm>
+#include <array>
+
+#include "core/text.h"
+#include "cuda/decode/instances/instances.h"
+#include "cuda/decode/schedule.h"
+
+namespace flashmla::cuda {
+
+static_assert(kMostSplits == kMaxSplits);
+
+namespace {
+
+// Best first among those that fit.
+constexpr std::array kEntries = {
+    DecodeEntry{"portable_16x64", DType::kBFloat16, k16x64, bf16_16x64_split, bf16_16_combine},
+    DecodeEntry{"portable_32x64", DType::kBFloat16, k32x64, bf16_32x64_split, bf16_32_combine},
+    DecodeEntry{"portable_32x32", DType::kBFloat16, k32x32, bf16_32x32_split, bf16_32_combine},
+    DecodeEntry{"portable_16x32", DType::kBFloat16, k16x32, bf16_16x32_split, bf16_16_combine},
+    DecodeEntry{"portable_16x32_any", DType::kBFloat16, k16x32Any, bf16_16x32_any_split, bf16_16_any_combine},
+    DecodeEntry{"portable_16x64", DType::kFloat16, k16x64, fp16_16x64_split, fp16_16_combine},
+    DecodeEntry{"portable_32x64", DType::kFloat16, k32x64, fp16_32x64_split, fp16_32_combine},
+    DecodeEntry{"portable_32x32", DType::kFloat16, k32x32, fp16_32x32_split, fp16_32_combine},
+    DecodeEntry{"portable_16x32", DType::kFloat16, k16x32, fp16_16x32_split, fp16_16_combine},
+    DecodeEntry{"portable_16x32_any", DType::kFloat16, k16x32Any, fp16_16x32_any_split, fp16_16_any_combine},
+};
+
+bool tuned_widths(const DecodeShape& shape) { return shape.latent_dim == kMaxLatent && shape.rope_dim == kMaxRope; }
+
+// Query rows of one KV head in a request; with ragged q the mean.
+int64_t rows_per_request(const DecodeShape& shape) {
+  const int64_t tokens = shape.ragged_q ? (shape.total_q + shape.batch - 1) / std::max<int64_t>(shape.batch, 1)
+                                        : shape.seq_q;
+  return tokens * (shape.heads_q / shape.heads_kv);
+}
+
+Status check_shape(const DecodeShape& shape) {
+  if (shape.dtype != DType::kBFloat16 && shape.dtype != DType::kFloat16)
+    return unsupported("dtype", dtype_name(shape.dtype), "bf16 and fp16 on back end 'cuda' (fp32: 'cpu', 'reference')");
+  if (shape.latent_dim > kMaxLatent)
+    return unsupported("latent_dim", concat(shape.latent_dim), concat("up to ", kMaxLatent, " on back end 'cuda'"));
+  if (shape.rope_dim > kMaxRope)
+    return unsupported("rope_dim", concat(shape.rope_dim), concat("up to ", kMaxRope, " on back end 'cuda'"));
+  constexpr int64_t kMaxRows = (int64_t{1} << 31) - 64;  // rows of a request are counted in 32 bits
+  const int64_t tokens = shape.ragged_q ? shape.total_q : shape.seq_q;
+  if (tokens * (shape.heads_q / shape.heads_kv) > kMaxRows) {
+    return unsupported("q", concat(tokens, " query tokens x ", shape.heads_q / shape.heads_kv, " heads of a KV head"),
+                       concat("up to ", kMaxRows, " rows in a request on back end 'cuda'"));
+  }
+  return {};
+}
+
+}  // namespace
+
+std::span<const DecodeEntry> decode_entries() { return kEntries; }
+
+Result<DecodeChoice> select_decode(const DecodeShape& shape, const DeviceInfo& device, std::string_view named) {
+  FLASHMLA_RETURN_IF_ERROR(check_shape(shape));
+  const int64_t rows = rows_per_request(shape);
+  std::string names;
+  for (const DecodeEntry& entry : kEntries) {
+    if (entry.dtype != shape.dtype) continue;
+    names += concat(names.empty() ? "" : ", ", entry.name);
+    const DecodeConfig& config = entry.config;
+    const bool widths = config.widths == Widths::kAny || tuned_widths(shape);
+    const bool fits = config.fits(device.smem_per_block);
+    if (!named.empty()) {
+      if (named != entry.name) continue;
+      if (!widths) {
+        return unsupported("kernel", concat(named, " for widths ", shape.latent_dim, " + ", shape.rope_dim),
+                           concat("this kernel takes ", kMaxLatent, " + ", kMaxRope));
+      }
+      if (!fits) {
+        return unsupported("kernel", concat(named, ", which needs ", config.smem_bytes(), " bytes of shared memory"),
+                           concat("up to ", device.smem_per_block, " on ", device.name));
+      }
+      return DecodeChoice{&entry, "it was asked for"};
+    }
+    if (!widths || !fits) continue;
+    // Tiles of 32 rows read each key once for twice the rows; where 16 suffice they would be half empty.
+    if (config.rows == 16 && rows > 16 && tuned_widths(shape) && k32x32.fits(device.smem_per_block)) continue;
+    if (config.rows == 32 && rows <= 16) continue;
+    return DecodeChoice{&entry, concat(rows, " query rows a KV head in tiles of ", config.rows, ", blocks of ",
+                                       config.tokens, " keys; ", config.smem_bytes(), " of ", device.smem_per_block,
+                                       " bytes of shared memory on ", device.name)};
+  }
+  if (!named.empty()) return {Status{StatusCode::kNotFound, concat("kernel: got '", named, "'; want one of: ", names)}};
+  return unsupported("device", concat(device.name, " with ", device.smem_per_block, " bytes of shared memory a block"),
+                     concat("at least ", k16x32Any.smem_bytes()));
+}
+
+}  // namespace flashmla::cuda

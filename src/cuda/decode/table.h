@@ -1,0 +1,33 @@
+// The decode kernels that this build has, and which one a call runs: host code, tested without a GPU.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "cuda/decode/config.h"
+#include "cuda/device.h"
+#include "flashmla/decode.h"
+
+namespace flashmla::cuda {
+
+struct DecodeEntry {
+  const char* name;
+  DType dtype;
+  DecodeConfig config;
+  // Addresses of the kernels' host stubs.
+  const void* (*split_kernel)();
+  const void* (*combine_kernel)();
+};
+
+std::span<const DecodeEntry> decode_entries();
+
+struct DecodeChoice {
+  const DecodeEntry* entry = nullptr;
+  std::string reason;
+};
+
+// The entry for a shape on a device; `named` forces one by its name. kUnsupported names what is missing.
+Result<DecodeChoice> select_decode(const DecodeShape& shape, const DeviceInfo& device, std::string_view named);
+
+}  // namespace flashmla::cuda
