@@ -95,15 +95,21 @@ std::vector<std::string> table_row(const BenchRun& run, const BenchRow& row) {
 void print_notes(const BenchRun& run) {
   constexpr double kWideSpread = 1.5;
   int64_t wide = 0;
+  int64_t above = 0;
   for (const BenchRow& row : run.rows) {
     if (!row.right) {
       fmt::print("WRONG, not timed: {}: {}\n", row.name, row.check);
       continue;
     }
     if (row.times.p90_us > kWideSpread * row.times.p10_us) ++wide;
+    if (run.share_of_bound(row) > 1) ++above;
     if (row.times.repeats >= kLeastRepeats) continue;
     fmt::print("note: {}: {} repeats instead of {}, because --seconds was used up\n", row.name, row.times.repeats,
                kLeastRepeats);
+  }
+  if (above > 0) {
+    fmt::print("note: {} of {} rows are above 100 % of the bound: their ceiling was measured too low\n", above,
+               run.rows.size());
   }
   if (wide == 0) return;
   fmt::print("note: in {} of {} rows p90 is more than {} times p10: other programs may be using this machine\n", wide,

@@ -37,7 +37,7 @@ struct BenchRow {
 };
 
 struct BenchRun {
-  MeasuredCeilings ceilings;  // the better of before and after
+  MeasuredCeilings ceilings;  // the best of those measured before each row and after the last
   std::vector<BenchRow> rows;
 
   Bound bound(const BenchRow& row) const { return bound_of(row.cost, ceilings.value); }

@@ -20,7 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr double kTrialSeconds = 0.06;
-constexpr int kTrials = 4;
+constexpr int kTrials = 3;
 constexpr int64_t kLeastReadBytes = int64_t{256} << 20;
 constexpr int64_t kReadChunk = int64_t{1} << 20;
 constexpr size_t kHugePage = size_t{2} << 20;
