@@ -161,6 +161,73 @@ TEST(Tokenizer, PatternsThatExplodeAreErrors) {
   EXPECT_THAT(ids.status().text(), HasSubstr("pattern '(a+)+$': gave up at byte 0 of a text of 61 bytes"));
 }
 
+TEST(Tokenizer, LongestAddedTokenCounts) {
+  const auto tokenizer = changed_tokenizer([](json& file) {
+    for (const auto& [id, content] : {std::pair(800, "<a>"), std::pair(801, "<a><b>"), std::pair(802, "éx")}) {
+      file["added_tokens"].push_back({{"id", id}, {"content", content}, {"normalized", id == 800}});
+    }
+  });
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().text();
+  EXPECT_EQ(tokenizer.value().encode("<a><b><a>éx").value(), (std::vector<int32_t>{801, 800, 802}));
+  EXPECT_EQ(tokenizer.value().decode({802, 800}).value(), "éx<a>");
+}
+
+TEST(TokenizerRegex, LinesEndAtEveryNewline) {
+  const auto end = Regex::compile("a$");
+  ASSERT_TRUE(end.ok());
+  RegexMatcher matcher;
+  EXPECT_EQ(matcher.find(end.value(), "ba\na", 0).value().begin, 1u);
+  EXPECT_EQ(matcher.find(end.value(), "ba\r\na", 0).value().begin, 4u);
+}
+
+// The rewritten \s+$ splits as the plain one does, found by trying every place.
+TEST(TokenizerRegex, SpaceAtLineEndsIsFoundOnce) {
+  const auto fast = Regex::compile(R"(\s+$)");
+  const auto slow = Regex::compile(R"((?:\s)+$)");
+  ASSERT_TRUE(fast.ok() && slow.ok());
+  RegexMatcher matcher;
+  for (int number = 0; number < 3 * 3 * 3 * 3 * 3 * 3 * 3; ++number) {
+    std::string text;
+    for (int rest = number; text.size() < 7; rest /= 3) text += " \nx"[rest % 3];
+    const auto spans = [&](const Regex& regex) {
+      std::vector<std::pair<size_t, size_t>> found;
+      for (size_t from = 0; from < text.size();) {
+        const Span span = matcher.find(regex, text, from).value();
+        if (span.begin == std::string_view::npos) break;
+        found.emplace_back(span.begin, span.end);
+        from = span.end;
+      }
+      return found;
+    };
+    ASSERT_EQ(spans(fast.value()), spans(slow.value())) << json(text);
+  }
+}
+
+TEST(ChatTemplate, RunawaysEnd) {
+  const std::string loop = "{% for i in range(99999) %}";
+  for (const std::string& source : {loop + loop + "x{% endfor %}{% endfor %}",
+                                    "{% set n = namespace(a='ab') %}" + loop + "{% set n.a = n.a ~ n.a %}{% endfor %}",
+                                    "{% set n = namespace(a=1) %}" + loop + "{% set n.a = [n.a] %}{% endfor %}",
+                                    std::string("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}")}) {
+    const auto tokenizer =
+        Tokenizer::parse(fixture_text("v3/tokenizer.json"), fixture_text("v3/tokenizer_config.json"), source);
+    ASSERT_TRUE(tokenizer.ok());
+    const auto prompt = tokenizer.value().render_chat({{"user", "x"}}, true);
+    ASSERT_FALSE(prompt.ok()) << source;
+    EXPECT_THAT(prompt.status().text(), HasSubstr("chat_template: line 1: "));
+  }
+}
+
+TEST(ChatTemplate, WhatIsNotSupportedIsNamed) {
+  const auto tokenizer = Tokenizer::parse(fixture_text("v3/tokenizer.json"), "", "a\n{% include 'x' %}");
+  ASSERT_TRUE(tokenizer.ok());  // encoding needs no template
+  const auto prompt = tokenizer.value().render_chat({}, true);
+  ASSERT_FALSE(prompt.ok());
+  EXPECT_EQ(prompt.status().code(), StatusCode::kUnsupported);
+  EXPECT_THAT(prompt.status().text(),
+              HasSubstr("chat_template: line 2: got the tag 'include'; supported here: if, for"));
+}
+
 TEST(Tokenizer, UnsupportedKindsAreNamed) {
   struct Case {
     const char* path;
