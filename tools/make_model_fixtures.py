@@ -1,11 +1,12 @@
 """Writes tests/fixtures/models/*.json: what transformers computes for tiny models with weights from a formula.
 
     pip install torch==2.13.0 transformers==5.17.0
-    python tools/make_model_fixtures.py tests/fixtures/models
+    python tools/make_model_fixtures.py tests/fixtures/models [NAME..]
 
 Each file holds the config, prompts, logits and hidden states at some positions, and the router's choices, in fp32 and bf16.
-The weights are not in it: they follow from each tensor's name by the formula of `values` and `weight` below, which
-tests/runner/model_fixture.cc repeats. All weights are exact in bf16. transformers must apply YaRN's factor to the softmax scale
+The weights are not in it: they follow from each tensor's name by the formula of `values`, `weight` and `fp8_weight` below, which
+tests/runner/model_fixture.cc repeats. All weights are exact in bf16; those of the FP8 model are rounded to it after their scales
+were multiplied in, as a loader does that keeps them in bf16. transformers must apply YaRN's factor to the softmax scale
 (from 5.17 on): the script stops when it does not.
 """
 
@@ -36,22 +37,36 @@ CONFIGS = {
                     n_shared_experts=1, rope_parameters=dict(YARN, mscale=1.0, mscale_all_dim=1.0)),
     "kernel-dims": dict(V2_LITE, hidden_size=128, num_hidden_layers=2, num_attention_heads=16, num_key_value_heads=16,
                         kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128),
+    # Projections as DeepSeek-V3 ships them: e4m3 with a scale for each 128 x 128 block. No size but kv_lora_rank is a multiple of
+    # 128: blocks at the edges are ragged, among them the last of kv_a's 576 rows.
+    "v3-fp8": dict(V2_LITE, model_type="deepseek_v3", hidden_size=192, num_hidden_layers=2, q_lora_rank=160, kv_lora_rank=512,
+                   qk_nope_head_dim=32, qk_rope_head_dim=64, v_head_dim=40, topk_method="noaux_tc", scoring_func="sigmoid",
+                   n_group=4, topk_group=2, norm_topk_prob=True, routed_scaling_factor=2.5, num_experts_per_tok=2,
+                   n_shared_experts=1, moe_intermediate_size=144, intermediate_size=200,
+                   rope_parameters=dict(YARN, mscale=1.0, mscale_all_dim=1.0),
+                   quantization_config=dict(quant_method="fp8", fmt="e4m3", activation_scheme="dynamic",
+                                            weight_block_size=[128, 128])),
     "mscales-differ": dict(V2_LITE, rope_parameters=dict(YARN, mscale=1.0, mscale_all_dim=0.5)),
 }  # fmt: skip
 LENGTH = 96  # of a prompt: past the original context of 64
 POSITIONS = [0, 1, 8, 40, 63, 80, 95]
 
 
-def values(name, count):
-    """`count` numbers of -2 .. 2 in steps of 1/64: FNV-1a of the name, then a linear congruence."""
+def random_bytes(name, count):
+    """`count` bytes: FNV-1a of the name, then a linear congruence."""
     state = 2166136261
     for byte in name.encode():
         state = (state ^ byte) * 16777619 & 0xFFFFFFFF
-    result = []
+    result = bytearray()
     for _ in range(count):
         state = (state * 1664525 + 1013904223) & 0xFFFFFFFF
-        result.append(((state >> 24) - 128) / 64)
-    return torch.tensor(result, dtype=torch.float32)
+        result.append(state >> 24)
+    return torch.frombuffer(result, dtype=torch.uint8)
+
+
+def values(name, count):
+    """`count` numbers of -2 .. 2 in steps of 1/64."""
+    return (random_bytes(name, count).float() - 128) / 64
 
 
 def weight(name, shape):
@@ -62,6 +77,10 @@ def weight(name, shape):
         return raw / 8
     if "embed_tokens" in name:
         return raw
+    return raw * 2.0 ** exponent_of(name, shape)
+
+
+def exponent_of(name, shape):
     # Powers of two near 1 / sqrt(inputs). Routers are sharp, so that few choices are near ties, and what layers add is small
     # beside the residual stream: a tiny random model is chaotic otherwise, in bf16 above all.
     exponent = -round(math.log2(shape[-1]) / 2)
@@ -69,10 +88,24 @@ def weight(name, shape):
         exponent += 2
     elif "o_proj" in name or "down_proj" in name:
         exponent -= 2
-    return raw * 2.0**exponent
+    return exponent
 
 
-def fill(model):
+def fp8_weight(name, shape):
+    """Random e4m3 (as a rule of size 2^7), times a scale of each block that is no power of two."""
+    if "_proj" not in name:
+        return weight(name, shape)
+    rows, cols = shape
+    stored = random_bytes(name, rows * cols)
+    stored = torch.where(stored % 128 == 127, stored - 1, stored)  # that would be NaN
+    blocks = (-(-rows // 128), -(-cols // 128))
+    raw = random_bytes(name + "_scale_inv", math.prod(blocks)).float().view(blocks)
+    scale = (raw + 192) / 256 * 2.0 ** (exponent_of(name, shape) - 7)
+    scale = scale.repeat_interleave(128, 0)[:rows].repeat_interleave(128, 1)[:, :cols]
+    return (stored.view(torch.float8_e4m3fn).float().view(shape) * scale).to(torch.bfloat16).float()
+
+
+def fill(model, weight):
     for name, parameter in list(model.named_parameters()) + [
         (n, b) for n, b in model.named_buffers() if n.endswith("correction_bias")
     ]:
@@ -111,15 +144,18 @@ def run(model, tokens):
     )
 
 
-def main(folder):
+def main(folder, *names):
     for name, settings in CONFIGS.items():
+        if names and name not in names:
+            continue
         settings = dict(settings)
         kind = transformers.DeepseekV3Config if settings["model_type"] == "deepseek_v3" else transformers.DeepseekV2Config
-        arguments = {k: v for k, v in settings.items() if k != "model_type"}
+        arguments = {k: v for k, v in settings.items() if k not in ("model_type", "quantization_config")}
+        fp8 = "quantization_config" in settings
         config = kind(**json.loads(json.dumps(arguments)), attn_implementation="eager")
         make = transformers.DeepseekV3ForCausalLM if kind is transformers.DeepseekV3Config else transformers.DeepseekV2ForCausalLM
         model = make(config).eval()
-        fill(model)
+        fill(model, fp8_weight if fp8 else weight)
         scale = settings["rope_parameters"]
         factor = 0.1 * scale["mscale_all_dim"] * math.log(scale["factor"]) + 1
         width = settings["qk_nope_head_dim"] + settings["qk_rope_head_dim"]
@@ -139,4 +175,4 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -5,9 +5,9 @@
 #include <map>
 
 #include "checkpoint_files.h"
-#include "runner/float_bits.h"
 #include "runner/checkpoint/fp8_blocks.h"
 #include "runner/checkpoint/weights.h"
+#include "runner/float_bits.h"
 
 namespace flashmla::runner {
 namespace {

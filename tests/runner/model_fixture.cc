@@ -11,11 +11,20 @@ namespace flashmla::runner {
 
 namespace {
 
-// As `weight` of tools/make_model_fixtures.py.
+bool has(const std::string& name, const char* part) { return name.find(part) != std::string::npos; }
+
+// As `exponent_of` of tools/make_model_fixtures.py.
+int fixture_exponent(const TestTensor& tensor) {
+  const std::string& name = tensor.name;
+  const auto exponent = -static_cast<int>(std::nearbyint(std::log2(static_cast<double>(tensor.shape.back())) / 2));
+  if (name.ends_with("mlp.gate.weight")) return exponent + 2;
+  return has(name, "o_proj") || has(name, "down_proj") ? exponent - 2 : exponent;
+}
+
+// As `weight` there.
 std::vector<float> fixture_values(const TestTensor& tensor) {
   const std::string& name = tensor.name;
   std::vector<float> result = test_values(name, element_count(tensor.shape));
-  const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
   float factor = 1;
   float offset = 0;
   if (name.ends_with("norm.weight")) {
@@ -23,17 +32,36 @@ std::vector<float> fixture_values(const TestTensor& tensor) {
     offset = 1;
   } else if (name.ends_with("correction_bias")) {
     factor = 0.125f;
-  } else if (!has("embed_tokens")) {
-    auto exponent = -static_cast<int>(std::nearbyint(std::log2(static_cast<double>(tensor.shape.back())) / 2));
-    if (name.ends_with("mlp.gate.weight")) {
-      exponent += 2;
-    } else if (has("o_proj") || has("down_proj")) {
-      exponent -= 2;
-    }
-    factor = std::ldexp(1.0f, exponent);
+  } else if (!has(name, "embed_tokens")) {
+    factor = std::ldexp(1.0f, fixture_exponent(tensor));
   }
   for (float& value : result) value = offset + value * factor;
   return result;
+}
+
+// The bytes that test_values are made of.
+std::string random_bytes(const std::string& name, int64_t count) {
+  std::string bytes;
+  for (float value : test_values(name, count)) bytes += static_cast<char>(static_cast<int>(value * 64) + 128);
+  return bytes;
+}
+
+// As `fp8_weight` there: e4m3, and a scale of each 128 x 128 block.
+TestTensor store_as_fp8(TestTensor& tensor) {
+  tensor.dtype = "F8_E4M3";
+  tensor.bytes = random_bytes(tensor.name, element_count(tensor.shape));
+  for (char& byte : tensor.bytes) {
+    if ((byte & 0x7f) == 0x7f) byte = static_cast<char>(byte - 1);  // that would be NaN
+  }
+  TestTensor scale{
+      tensor.name + "_scale_inv", "F32", {(tensor.shape[0] + 127) / 128, (tensor.shape[1] + 127) / 128}, ""};
+  std::vector<float> values;
+  for (char byte : random_bytes(scale.name, element_count(scale.shape))) {
+    values.push_back(
+        std::ldexp(static_cast<float>(static_cast<unsigned char>(byte) + 192) / 256, fixture_exponent(tensor) - 7));
+  }
+  scale.bytes = encode("F32", values);
+  return scale;
 }
 
 }  // namespace
@@ -47,7 +75,15 @@ ModelFixture::ModelFixture(const std::string& name) {
 
 std::vector<TestTensor> ModelFixture::tensors(const std::string& dtype) const {
   std::vector<TestTensor> tensors = model_tensors(config_, dtype);
-  for (TestTensor& tensor : tensors) tensor.bytes = encode(tensor.dtype, fixture_values(tensor));
+  std::vector<TestTensor> scales;
+  for (TestTensor& tensor : tensors) {
+    if (config_.fp8_weights && has(tensor.name, "_proj")) {
+      scales.push_back(store_as_fp8(tensor));
+    } else {
+      tensor.bytes = encode(tensor.dtype, fixture_values(tensor));
+    }
+  }
+  tensors.insert(tensors.end(), scales.begin(), scales.end());
   return tensors;
 }
 
@@ -55,7 +91,11 @@ ModelRun ModelFixture::run(const std::vector<TestTensor>& tensors, DType cache_d
                            const Change& change) const {
   const TempFolder folder;
   write_text(folder.path() / "config.json", json_.at("config").dump());
-  write_checkpoint(folder.path(), tensors);
+  if (options.shards == 1) {
+    write_checkpoint(folder.path(), tensors);
+  } else {
+    write_shards(folder.path(), tensors, options.shards);
+  }
   Result<Weights> weights = load_weights(folder.text(), config_, {.threads = 2});
   EXPECT_TRUE(weights.ok()) << weights.status().text();
   ModelConfig config = config_;

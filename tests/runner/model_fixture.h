@@ -25,6 +25,7 @@ struct RunOptions {
   int64_t chunk = 1 << 20;  // new tokens of a step
   bool batched = false;     // all prompts in each step, else one after the other
   std::string backend{};
+  int shards = 1;  // files of the checkpoint; more than one come with an index
 };
 
 struct RowDistances {
@@ -39,7 +40,8 @@ class ModelFixture {
 
   const ModelConfig& config() const { return config_; }
   const nlohmann::json& expected(DType dtype) const { return json_.at(dtype == DType::kFloat32 ? "fp32" : "bf16"); }
-  std::vector<TestTensor> tensors(const std::string& dtype) const;  // "F32", "BF16"
+  // "F32", "BF16"; the projections of an FP8 model are e4m3 with scales in both.
+  std::vector<TestTensor> tensors(const std::string& dtype) const;
 
   using Change = std::function<void(ModelConfig& config, Weights& weights)>;
   // Loads the checkpoint that `tensors` are written as, changes it, and runs the prompts.
