@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runner/checkpoint/machine_memory.h"
+
 namespace flashmla::runner {
 
 namespace {
@@ -42,7 +44,8 @@ Result<std::unique_ptr<Engine>> Engine::make(std::shared_ptr<const Model> model,
     const int64_t page_bytes =
         config.layers * options.page_size *
         kv_bytes_per_token(plain_kv_format(options.cache_dtype), config.kv_lora_rank, config.qk_rope_dim);
-    options.pages = std::max(one, std::min(one * options.max_num_seqs, kDefaultCacheBytes / page_bytes));
+    const int64_t most_bytes = std::min(kDefaultCacheBytes, available_memory() / 2);
+    options.pages = std::max(one, std::min(one * options.max_num_seqs, most_bytes / page_bytes));
   }
   if (options.pages < one) {
     return wrong("num-blocks", options.pages,
@@ -74,7 +77,7 @@ Result<int64_t> Engine::add(std::vector<int32_t> prompt, const SamplingParams& s
     if (token < 0 || token >= model_->config().vocab)
       return wrong("prompt token", token, "0 .. " + std::to_string(model_->config().vocab - 1));
   }
-  const int64_t most = std::min(options_.max_model_len, tokens + sampling.max_tokens);
+  const int64_t most = tokens + std::min(options_.max_model_len - tokens, sampling.max_tokens);
   std::optional<StreamDecoder> decoder;
   if (tokenizer_) decoder.emplace(*tokenizer_, DecodeOptions{.skip_special = true});
   waiting_.push_back(std::make_unique<Request>(Request{.number = next_number_,

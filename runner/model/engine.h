@@ -20,8 +20,9 @@ struct EngineOptions {
   int64_t page_size = 64;        // tokens a page ("--block-size")
   int64_t max_model_len = 4096;  // tokens of one request, prompt and answer
   int64_t max_num_seqs = 16;     // requests that run at once
-  int64_t pages = 0;             // of the cache; 0: max_model_len tokens for each of max_num_seqs, at most 4 GiB
-  int64_t prefill_chunk = 512;   // new tokens of one step, of all requests
+  int64_t pages = 0;  // of the cache; 0: max_model_len tokens for each of max_num_seqs, at most 4 GiB and half
+                      // of the memory that is free, but at least for one
+  int64_t prefill_chunk = 512;  // new tokens of one step, of all requests
   StepOptions step{};
 };
 

@@ -1,8 +1,24 @@
 #include "runner/model/latent_cache.h"
 
+#include <cstdio>
+#include <new>
 #include <string>
 
+#include "runner/checkpoint/machine_memory.h"
+
 namespace flashmla::runner {
+
+namespace {
+
+Status no_room(int64_t pages, int64_t page_size, int64_t bytes, int64_t available) {
+  char sizes[96];
+  std::snprintf(sizes, sizeof sizes, "%.2f GB, this machine has %.2f GB to give", static_cast<double>(bytes) * 1e-9,
+                static_cast<double>(available) * 1e-9);
+  return {StatusCode::kOutOfMemory, "cache: " + std::to_string(pages) + " pages of " + std::to_string(page_size) +
+                                        " tokens need " + sizes + "; lower --max-model-len"};
+}
+
+}  // namespace
 
 Result<LatentCache> LatentCache::make(const ModelConfig& config, DType dtype, int64_t page_size, int64_t pages) {
   LatentCache cache;
@@ -11,10 +27,14 @@ Result<LatentCache> LatentCache::make(const ModelConfig& config, DType dtype, in
   cache.pages_ = pages;
   cache.width_ = config.kv_lora_rank + config.qk_rope_dim;
   const int64_t bytes = config.layers * pages * page_size * cache.width_ * dtype_bytes(dtype);
-  cache.memory_ = allocate_weights(bytes);
-  if (cache.memory_ == nullptr) {
-    return Status{StatusCode::kOutOfMemory,
-                  "latent cache: no memory for " + std::to_string(bytes) + " bytes; lower --max-model-len"};
+  // Linux promises more memory than it has and ends the process when it is used: asked before.
+  const int64_t available = available_memory();
+  if (bytes > available) return no_room(pages, page_size, bytes, available);
+  try {
+    cache.memory_ = allocate_weights(bytes);
+    cache.free_.reserve(static_cast<size_t>(pages));
+  } catch (const std::bad_alloc&) {
+    return no_room(pages, page_size, bytes, available);
   }
   for (int64_t page = pages; page-- > 0;) cache.free_.push_back(static_cast<int32_t>(page));
   return cache;

@@ -12,7 +12,7 @@ namespace flashmla::runner {
 
 class LatentCache {
  public:
-  // `dtype`: fp32 or bf16. kOutOfMemory when `pages` pages do not fit into memory.
+  // `dtype`: fp32 or bf16. kOutOfMemory when the machine has no room for `pages` pages.
   static Result<LatentCache> make(const ModelConfig& config, DType dtype, int64_t page_size, int64_t pages);
 
   DType dtype() const { return dtype_; }

@@ -25,9 +25,13 @@ Result<DType> cache_dtype(const std::string& name, const Weights& weights) {
 Result<LoadedModel> load_model(const ModelSource& source) {
   const Result<std::string> found = resolve_model(source.model);
   if (!found.ok()) return found.status();
-  std::filesystem::path folder = found.value();
-  if (!std::filesystem::is_directory(folder)) folder = folder.parent_path();
-  const Result<ModelConfig> config = load_model_config((folder / "config.json").string());
+  // A file is the configuration of a model whose other files, if any, lie beside it.
+  const std::filesystem::path path = found.value();
+  std::error_code error;
+  const bool is_folder = std::filesystem::is_directory(path, error);
+  std::filesystem::path folder = is_folder ? path : path.parent_path();
+  if (folder.empty()) folder = ".";
+  const Result<ModelConfig> config = load_model_config((is_folder ? path / "config.json" : path).string());
   if (!config.ok()) return config.status();
 
   LoadOptions options;
@@ -47,7 +51,7 @@ Result<LoadedModel> load_model(const ModelSource& source) {
   LoadedModel loaded;
   loaded.folder = folder.string();
   loaded.cache_dtype = dtype.value();
-  if (std::filesystem::exists(folder / "tokenizer.json")) {
+  if (std::filesystem::exists(folder / "tokenizer.json", error)) {
     Result<Tokenizer> tokenizer = Tokenizer::load(folder.string());
     if (!tokenizer.ok()) return tokenizer.status();
     loaded.tokenizer = std::move(tokenizer).value();

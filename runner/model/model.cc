@@ -1,6 +1,7 @@
 #include "runner/model/model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -73,7 +74,12 @@ Status Model::step(const Batch& batch, LatentCache& cache, const StepOptions& op
     rms_norm(x.data() + batch.logit_rows[i] * hidden, weights_.norm, config_.norm_eps, normed.data() + i * hidden);
   }
   if (wanted > 0) multiply(weights_.head, normed.data(), hidden, wanted, logits.data(), config_.vocab, threads_);
-  return {};
+  // Nothing can be chosen among these, and sorting them is undefined.
+  const auto bad = std::ranges::find_if_not(logits, [](float value) { return std::isfinite(value); });
+  if (bad == logits.end()) return {};
+  return {StatusCode::kOutOfRange, "logits: got " + std::to_string(*bad) + " for token " +
+                                       std::to_string((bad - logits.begin()) % config_.vocab) +
+                                       "; want finite numbers: the weights are damaged, or overflow"};
 }
 
 }  // namespace flashmla::runner

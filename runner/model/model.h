@@ -36,7 +36,8 @@ class Model {
   int32_t threads() const { return threads_; }
 
   // Appends the batch's tokens to the cache and fills `logits`, [batch.logit_rows, vocab]. kInvalidArgument for a token
-  // outside the vocabulary; what the attention refuses is passed on.
+  // outside the vocabulary, kOutOfRange for logits that are not finite (damaged weights); what the attention refuses is
+  // passed on.
   Status step(const Batch& batch, LatentCache& cache, const StepOptions& options, std::vector<float>& logits,
               StepTrace* trace = nullptr) const;
 

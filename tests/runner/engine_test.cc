@@ -1,10 +1,13 @@
 // Generation on the demonstration model: answers that are right only when attention is, and the engine's rules.
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint_files.h"
 #include "runner/model/loading.h"
 
 namespace flashmla::runner {
@@ -134,6 +137,8 @@ TEST(Engine, LengthStopTextsAndStopTokens) {
   const Answer before_seven = ask(loaded, count, options, {.max_tokens = 64, .stop_token_ids = {seven}})[0];
   EXPECT_EQ(before_seven.text, " 5 6 ");
   EXPECT_EQ(ask(loaded, count, options, {.max_tokens = 80, .ignore_eos = true})[0].tokens.size(), 80u);
+  // What max-model-len leaves, however large the number.
+  EXPECT_EQ(ask(loaded, count, options, {.max_tokens = INT64_MAX})[0].text, " 5 6 7 8 9 10 11 12 13 14");
 }
 
 TEST(Engine, SamplingFollowsItsSeed) {
@@ -200,6 +205,59 @@ TEST(Engine, WaitsForRoomAndCancels) {
     }
   }
   EXPECT_EQ(text, " 7");
+}
+
+// The demonstration model in a folder of its own, to be damaged.
+class CopiedModel : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (const auto& entry : std::filesystem::directory_iterator(FLASHMLA_DEMO_MODEL)) {
+      std::filesystem::copy(entry.path(), folder_.path() / entry.path().filename());
+    }
+  }
+  TempFolder folder_;
+};
+
+TEST_F(CopiedModel, LogitsThatAreNotFiniteAreAnError) {
+  const std::string path = (folder_.path() / "model-00002-of-000002.safetensors").string();
+  {
+    std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(-2, std::ios::end);
+    file.write("\xff\x7f", 2);  // NaN in bf16
+  }
+  const Result<LoadedModel> loaded = load_model({.model = folder_.text(), .threads = 2});
+  ASSERT_TRUE(loaded.ok()) << loaded.status().text();
+  auto engine = Engine::make(loaded.value().model, loaded.value().tokenizer, options_of(loaded.value()));
+  ASSERT_TRUE(engine.value()->add({5, 6, 7}, {.temperature = 1}).ok());
+  std::vector<EngineOutput> outputs;
+  const Status status = engine.value()->step(outputs);
+  EXPECT_EQ(status.code(), StatusCode::kOutOfRange);
+  EXPECT_NE(status.text().find("logits: got "), std::string::npos) << status.text();
+}
+
+TEST_F(CopiedModel, ATokenizerThatCannotBeOpenedIsAnError) {
+  const std::filesystem::path tokenizer = folder_.path() / "tokenizer.json";
+  std::filesystem::remove(tokenizer);
+  std::filesystem::create_symlink(tokenizer, tokenizer);  // a loop
+  const Result<LoadedModel> loaded = load_model({.model = folder_.text(), .threads = 2});
+  ASSERT_FALSE(loaded.ok());
+  EXPECT_NE(loaded.status().text().find("tokenizer.json"), std::string::npos) << loaded.status().text();
+}
+
+TEST_F(CopiedModel, ANamedConfigurationIsTheOneThatIsRead) {
+  std::filesystem::rename(folder_.path() / "config.json", folder_.path() / "other.json");
+  write_text(folder_.path() / "config.json", "{}");
+  const Result<LoadedModel> loaded = load_model({.model = (folder_.path() / "other.json").string(), .threads = 2});
+  ASSERT_TRUE(loaded.ok()) << loaded.status().text();
+}
+
+TEST(LatentCache, MoreThanTheMachineHasNamesTheFlag) {
+  const Result<LatentCache> cache =
+      LatentCache::make(demo("bf16").model->config(), DType::kBFloat16, 64, int64_t{1} << 31);
+  ASSERT_FALSE(cache.ok());
+  EXPECT_EQ(cache.status().code(), StatusCode::kOutOfMemory);
+  EXPECT_NE(cache.status().text().find("cache: 2147483648 pages of 64 tokens need "), std::string::npos);
+  EXPECT_NE(cache.status().text().find("lower --max-model-len"), std::string::npos) << cache.status().text();
 }
 
 TEST(StopText, HoldsBackWhatMayBeginAStopText) {
