@@ -81,9 +81,8 @@ int bench_model(const BenchModelFlags& flags) {
   const runner::LoadedModel loaded = load(flags.model);
   const runner::ModelConfig& config = loaded.model->config();
   const int64_t context = flags.prompt_tokens + (2 + flags.rounds) * flags.round_tokens;
-  if (context > flags.model.max_model_len) {
-    throw UsageError(fmt::format("--max-model-len: got {}; want at least {} (prompt and all rounds)",
-                                 flags.model.max_model_len, context));
+  if (const int64_t most = model_len(flags.model, loaded); context > most) {
+    throw UsageError(fmt::format("--max-model-len: got {}; want at least {} (prompt and all rounds)", most, context));
   }
   catch_interrupt();
   double prompt_seconds = 0;

@@ -16,10 +16,12 @@ namespace flashmla::cli {
 namespace {
 
 constexpr const char* kExamples =
-    R"(Type a message and Enter. /reset forgets the conversation, /exit or Ctrl-D ends, Ctrl-C ends the running answer's program.
+    R"(Type a message and Enter. /reset forgets the conversation; /exit, Ctrl-D or Ctrl-C ends.
 
 Example:
-  flashmla chat --model models/demo)";
+  flashmla chat --model models/demo
+
+Exit codes: 0 right, 2 bad usage, 130 interrupted.)";
 
 struct ChatFlags {
   ModelFlags model;
@@ -27,11 +29,12 @@ struct ChatFlags {
   std::string system;
 };
 
-// Streams the answer to the conversation so far; the text.
-std::string answer(const runner::LoadedModel& loaded, runner::Engine& engine,
-                   const std::vector<runner::ChatMessage>& messages, const runner::SamplingParams& sampling) {
+// Streams the answer to the conversation so far; the text. An error when the conversation has grown too long.
+Result<std::string> answer(const runner::LoadedModel& loaded, runner::Engine& engine,
+                           const std::vector<runner::ChatMessage>& messages, const runner::SamplingParams& sampling) {
   const std::string prompt = value_or_usage_error(loaded.tokenizer->render_chat(messages, true));
-  value_or_usage_error(engine.add(value_or_usage_error(loaded.tokenizer->encode(prompt)), sampling));
+  const Result<int64_t> added = engine.add(value_or_usage_error(loaded.tokenizer->encode(prompt)), sampling);
+  if (!added.ok()) return added.status();
   const auto start = std::chrono::steady_clock::now();
   std::string text;
   int64_t tokens = 0;
@@ -52,6 +55,7 @@ std::string answer(const runner::LoadedModel& loaded, runner::Engine& engine,
 }
 
 int chat(const ChatFlags& flags) {
+  const runner::SamplingParams sampling = flags.sampling.params();
   const runner::LoadedModel loaded = load(flags.model);
   if (!loaded.tokenizer) throw UsageError("--model: got a model without a tokenizer; want one that can read text");
   const runner::EngineOptions options = engine_options(flags.model, loaded);
@@ -75,10 +79,16 @@ int chat(const ChatFlags& flags) {
       continue;
     }
     messages.push_back({"user", line});
-    messages.push_back({"assistant", answer(loaded, *engine, messages, flags.sampling.params())});
+    const Result<std::string> text = answer(loaded, *engine, messages, sampling);
+    if (text.ok()) {
+      messages.push_back({"assistant", text.value()});
+    } else {
+      messages.pop_back();
+      fmt::print(stderr, "flashmla: {}; /reset forgets the conversation\n", text.status().text());
+    }
   }
   fmt::print("\n");
-  return kExitRight;
+  return interrupted() ? kExitInterrupted : kExitRight;
 }
 
 }  // namespace

@@ -1,25 +1,25 @@
 // flashmla generate: answers of a model to one or more prompts, streamed.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "commands.h"
 #include "exit_code.h"
 #include "flags.h"
 #include "model_flags.h"
+#include "run_header.h"
 
 namespace flashmla::cli {
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-constexpr int kExitInterrupted = 130;  // as shells report Ctrl-C
 
 constexpr const char* kExamples =
     R"(The prompt is put into the model's chat format; --raw leaves it as it is. Several --prompt run as one batch.
@@ -80,13 +80,16 @@ std::vector<std::vector<int32_t>> prompt_ids(const GenerateFlags& flags, const r
   return prompts;
 }
 
-// Runs the prompts as one batch. `stream`: print the text of a single answer as it comes.
+// Runs the prompts as one batch. `stream`: print the text of a single answer as it comes. `first_line`: printed once
+// all prompts are accepted.
 Run run(const runner::LoadedModel& loaded, const runner::EngineOptions& options,
-        const std::vector<std::vector<int32_t>>& prompts, const runner::SamplingParams& sampling, bool stream) {
+        const std::vector<std::vector<int32_t>>& prompts, const runner::SamplingParams& sampling, bool stream,
+        const std::string& first_line = {}) {
   const auto engine = value_or_usage_error(runner::Engine::make(loaded.model, loaded.tokenizer, options));
   Run result;
   result.answers.resize(prompts.size());
   for (const std::vector<int32_t>& prompt : prompts) value_or_usage_error(engine->add(prompt, sampling));
+  if (!first_line.empty()) fmt::print("{}\n", first_line);
   const auto start = Clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
   std::vector<runner::EngineOutput> outputs;
@@ -107,24 +110,61 @@ Run run(const runner::LoadedModel& loaded, const runner::EngineOptions& options,
   }
   result.seconds = elapsed();
   result.interrupted = interrupted();
+  for (Answer& answer : result.answers) {
+    if (answer.finish_reason.empty()) answer.finish_reason = "interrupted";
+  }
   return result;
 }
 
-// "cpu:mqa" -> back end and form; "reference" -> any form.
-runner::StepOptions parse_variant(const std::string& text) {
-  const size_t colon = text.find(':');
-  return step_options(text.substr(0, colon), colon == std::string::npos ? "auto" : text.substr(colon + 1));
+// A short untimed answer.
+void warm_up(const runner::LoadedModel& loaded, const runner::EngineOptions& options,
+             const std::vector<std::vector<int32_t>>& prompts) {
+  runner::SamplingParams brief;
+  brief.max_tokens = 4;
+  brief.ignore_eos = true;
+  run(loaded, options, {{prompts[0][0]}}, brief, false);
+}
+
+struct Variant {
+  std::string text;  // "cpu:mqa": back end and form; "reference": any form
+  runner::StepOptions step;
+};
+
+// Every variant is looked at before the first one runs.
+std::vector<Variant> parse_variants(const runner::LoadedModel& loaded, const std::string& list) {
+  std::vector<Variant> variants;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    const std::string text = list.substr(begin, end - begin);
+    if (text.empty()) throw UsageError("--compare: got an empty entry; want BACKEND or BACKEND:FORM in each");
+    const size_t colon = text.find(':');
+    const runner::StepOptions step =
+        step_options(text.substr(0, colon), colon == std::string::npos ? "auto" : text.substr(colon + 1));
+    backend_line(loaded, step);
+    variants.push_back({text, step});
+    begin = end + 1;
+  }
+  return variants;
+}
+
+// What --compare chooses itself, or does not write.
+void check_compare(const GenerateFlags& flags) {
+  const std::pair<const char*, bool> others[] = {{"--backend", !flags.model.backend.empty()},
+                                                 {"--attention-form", flags.model.attention_form != "auto"},
+                                                 {"--json", !flags.json.empty()}};
+  for (const auto& [name, given] : others) {
+    if (given) throw UsageError(fmt::format("{}: got it together with --compare; want one of the two", name));
+  }
 }
 
 int compare(const GenerateFlags& flags, const runner::LoadedModel& loaded,
             const std::vector<std::vector<int32_t>>& prompts) {
   std::optional<Run> first;
   bool equal = true;
-  std::string list = flags.compare + ",";
-  for (size_t begin = 0, end; (end = list.find(',', begin)) != std::string::npos; begin = end + 1) {
-    const std::string variant = list.substr(begin, end - begin);
+  for (const Variant& variant : parse_variants(loaded, flags.compare)) {
     runner::EngineOptions options = engine_options(flags.model, loaded);
-    options.step = parse_variant(variant);
+    options.step = variant.step;
+    if (flags.warmup) warm_up(loaded, options, prompts);
     const Run result = run(loaded, options, prompts, flags.sampling.params(), false);
     if (result.interrupted) return kExitInterrupted;
     size_t agree = 0;
@@ -133,7 +173,7 @@ int compare(const GenerateFlags& flags, const runner::LoadedModel& loaded,
     }
     const bool same = !first || agree == result.answers.size();
     equal = equal && same;
-    fmt::print("{:<14} {:>6} tokens in {:>7.2f} s  {:>8.1f} tok/s  {}\n", variant, result.tokens, result.seconds,
+    fmt::print("{:<14} {:>6} tokens in {:>7.2f} s  {:>8.1f} tok/s  {}\n", variant.text, result.tokens, result.seconds,
                result.rate(),
                !first ? "compared with"
                : same ? "same tokens"
@@ -158,10 +198,7 @@ void write_json(const GenerateFlags& flags, const std::vector<std::vector<int32_
                                {"seconds", result.seconds},
                                {"first_token_seconds", result.prompt_seconds},
                                {"tokens_per_second", result.rate()}};
-  std::ofstream file(flags.json);
-  file << root.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
-  if (!file.flush())
-    throw UsageError(fmt::format("--json: got '{}', which cannot be written; want a file path", flags.json));
+  write_file("--json", flags.json, root.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 void print_answers(const GenerateFlags& flags, const Run& result, bool streamed) {
@@ -175,20 +212,18 @@ void print_answers(const GenerateFlags& flags, const Run& result, bool streamed)
 }
 
 int generate(const GenerateFlags& flags) {
+  if (!flags.compare.empty()) check_compare(flags);
+  check_file("--json", flags.json);
+  const runner::SamplingParams sampling = flags.sampling.params();
   const runner::LoadedModel loaded = load(flags.model);
   const std::vector<std::vector<int32_t>> prompts = prompt_ids(flags, loaded);
   const runner::EngineOptions options = engine_options(flags.model, loaded);
   catch_interrupt();
   if (!flags.compare.empty()) return compare(flags, loaded, prompts);
-  fmt::print("{}\n", backend_line(loaded, options.step));
-  if (flags.warmup) {
-    runner::SamplingParams brief;
-    brief.max_tokens = 4;
-    brief.ignore_eos = true;
-    run(loaded, options, {{prompts[0][0]}}, brief, false);
-  }
+  const std::string first_line = backend_line(loaded, options.step);
+  if (flags.warmup) warm_up(loaded, options, prompts);
   const bool stream = prompts.size() == 1;
-  const Run result = run(loaded, options, prompts, flags.sampling.params(), stream);
+  const Run result = run(loaded, options, prompts, sampling, stream, first_line);
   print_answers(flags, result, stream);
   if (!flags.json.empty()) write_json(flags, prompts, result);
   return result.interrupted ? kExitInterrupted : kExitRight;

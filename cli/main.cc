@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <exception>
 #include <new>
 #include <string>
 #include <vector>
@@ -82,7 +83,8 @@ int bad_usage(const CLI::App& program, const std::string& text) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App program("Multi-head Latent Attention: looks at the machine, checks results, measures speed, runs models.", "flashmla");
+  CLI::App program("Multi-head Latent Attention: looks at the machine, checks results, measures speed, runs models.",
+                   "flashmla");
   Action action;
   add_commands(program, action);
   if (argc <= 1) {
@@ -98,7 +100,9 @@ int run(int argc, char** argv) {
   } catch (const UsageError& error) {
     return bad_usage(program, error.what());
   } catch (const std::bad_alloc&) {
-    return bad_usage(program, "the shape needs more memory than this machine gives; want a smaller one");
+    return bad_usage(program, "got less memory from this machine than this needs; want a smaller shape or model");
+  } catch (const std::exception& error) {  // of the file system, mostly
+    return bad_usage(program, error.what());
   }
 }
 

@@ -14,13 +14,11 @@ namespace flashmla::cli {
 namespace {
 
 constexpr int64_t kMany = int64_t{1} << 31;
+constexpr int64_t kDefaultModelLen = 4096;
 
 volatile std::sig_atomic_t interrupt_seen = 0;
 
-void on_interrupt(int) {
-  interrupt_seen = 1;
-  std::signal(SIGINT, SIG_DFL);
-}
+void on_interrupt(int) { interrupt_seen = 1; }
 
 }  // namespace
 
@@ -34,7 +32,9 @@ void add_model_flags(CLI::App& command, ModelFlags& flags) {
   add_integer(command, "--random-weights", flags.random_seed, {0, kMany},
               "full-size random weights of this seed instead of the checkpoint's: for measurements");
   add_integer(command, "--threads", flags.threads, {0, 1024}, "0: all that the process may use");
-  add_integer(command, "--max-model-len", flags.max_model_len, {2, kMany}, "tokens of a request, prompt and answer");
+  add_integer(command, "--max-model-len", flags.max_model_len, {2, kMany},
+              "tokens of a request, prompt and answer; default: the model's positions, at most 4096")
+      ->default_str("");
   add_integer(command, "--block-size", flags.block_size, {1, 4096}, "tokens of a cache page");
   add_integer(command, "--max-num-seqs", flags.max_num_seqs, {1, 4096}, "requests that run at once");
 }
@@ -61,6 +61,7 @@ runner::SamplingParams SamplingFlags::params() const {
   params.stop = stop;
   for (int64_t id : stop_token_ids) params.stop_token_ids.push_back(static_cast<int32_t>(id));
   params.ignore_eos = ignore_eos;
+  if (const Status status = runner::check_sampling(params); !status.ok()) throw UsageError(status.text());
   return params;
 }
 
@@ -85,11 +86,19 @@ runner::StepOptions step_options(const std::string& backend, const std::string& 
   return {.form = value_or_usage_error(runner::parse_attention_form(form)), .backend = backend};
 }
 
+int64_t model_len(const ModelFlags& flags, const runner::LoadedModel& loaded) {
+  const int64_t positions = loaded.model->config().max_position;
+  if (flags.max_model_len == 0) return std::min(kDefaultModelLen, positions);
+  if (flags.max_model_len <= positions) return flags.max_model_len;
+  throw UsageError(fmt::format("--max-model-len: got {}; want at most the model's max_position_embeddings, {}",
+                               flags.max_model_len, positions));
+}
+
 runner::EngineOptions engine_options(const ModelFlags& flags, const runner::LoadedModel& loaded) {
   runner::EngineOptions options;
   options.cache_dtype = loaded.cache_dtype;
   options.page_size = flags.block_size;
-  options.max_model_len = std::min(flags.max_model_len, loaded.model->config().max_position);
+  options.max_model_len = model_len(flags, loaded);
   options.max_num_seqs = flags.max_num_seqs;
   options.step = step_options(flags.backend, flags.attention_form);
   return options;
@@ -100,7 +109,12 @@ std::string backend_line(const runner::LoadedModel& loaded, const runner::StepOp
   return fmt::format("Using {} MLA back end ({}: {})", choice.backend, choice.kernel, choice.reason);
 }
 
-void catch_interrupt() { std::signal(SIGINT, on_interrupt); }
+void catch_interrupt() {
+  struct sigaction action {};
+  action.sa_handler = on_interrupt;
+  action.sa_flags = static_cast<int>(SA_RESETHAND);  // and not SA_RESTART: a read that waits for the user ends
+  sigaction(SIGINT, &action, nullptr);
+}
 bool interrupted() { return interrupt_seen != 0; }
 
 }  // namespace flashmla::cli

@@ -19,7 +19,7 @@ struct ModelFlags {
   std::string quantization;
   int64_t random_seed = -1;
   int64_t threads = 0;
-  int64_t max_model_len = 4096;
+  int64_t max_model_len = 0;  // 0: the model's positions, at most 4096
   int64_t block_size = 64;
   int64_t max_num_seqs = 16;
 };
@@ -35,7 +35,7 @@ struct SamplingFlags {
   std::vector<int64_t> stop_token_ids;
   bool ignore_eos = false;
 
-  runner::SamplingParams params() const;
+  runner::SamplingParams params() const;  // throws UsageError
 };
 void add_sampling_flags(CLI::App& command, SamplingFlags& flags);
 
@@ -43,12 +43,17 @@ void add_sampling_flags(CLI::App& command, SamplingFlags& flags);
 runner::LoadedModel load(const ModelFlags& flags);
 
 runner::StepOptions step_options(const std::string& backend, const std::string& form);
+// Tokens of a request. More than the model has positions is a UsageError.
+int64_t model_len(const ModelFlags& flags, const runner::LoadedModel& loaded);
 runner::EngineOptions engine_options(const ModelFlags& flags, const runner::LoadedModel& loaded);
 
 // "Using cpu MLA back end (kernel ..., attention form auto: ...)"
 std::string backend_line(const runner::LoadedModel& loaded, const runner::StepOptions& options);
 
-// Turns Ctrl-C into a flag that loops look at; the second one ends the program as usual.
+// What shells report of a program that Ctrl-C ended.
+constexpr int kExitInterrupted = 130;
+
+// Turns Ctrl-C into a flag that loops look at, and ends a read that waits; the second one ends the program as usual.
 void catch_interrupt();
 bool interrupted();
 

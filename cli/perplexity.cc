@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -31,13 +32,15 @@ struct PerplexityFlags {
 };
 
 int perplexity(const PerplexityFlags& flags) {
+  std::error_code error;
   std::ifstream file(flags.file, std::ios::binary);
-  if (!file) throw UsageError(fmt::format("--file: got '{}', which cannot be read; want a text file", flags.file));
+  if (!file || std::filesystem::is_directory(flags.file, error))
+    throw UsageError(fmt::format("--file: got '{}', which cannot be read; want a text file", flags.file));
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   const runner::LoadedModel loaded = load(flags.model);
   if (!loaded.tokenizer) throw UsageError("--model: got a model without a tokenizer; want one that can read text");
   const auto tokens = value_or_usage_error(loaded.tokenizer->encode(text));
-  const int64_t window = std::min(flags.model.max_model_len, loaded.model->config().max_position);
+  const int64_t window = model_len(flags.model, loaded);
   runner::ScoreOptions options;
   options.step = step_options(flags.model.backend, flags.model.attention_form);
   options.page_size = flags.model.block_size;

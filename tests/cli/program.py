@@ -7,12 +7,23 @@ import subprocess
 import tempfile
 import unittest
 
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+DEMO_MODEL = REPOSITORY / "models" / "demo"
+FIRST_LINE = r"^Using (cpu|reference) MLA back end \(\S.*: .+\)$"  # of every subcommand that runs a model
 PROGRAM = os.environ.get("FLASHMLA_PROGRAM", "build/cpu/cli/flashmla")
 
 
 def run(*arguments):
     """Exit code, stdout and stderr of one run."""
     return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=500, check=False)
+
+
+def tiny_config(folder, **changes):
+    """config.json of a tiny model, for --random-weights; returns its path."""
+    fixture = json.loads((REPOSITORY / "tests" / "fixtures" / "models" / "v2lite-tiny.json").read_text())
+    path = folder / "config.json"
+    path.write_text(json.dumps({**fixture["config"], **changes}))
+    return path
 
 
 class ProgramTest(unittest.TestCase):

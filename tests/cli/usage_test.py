@@ -1,5 +1,6 @@
 """Help, versions, and what bad usage is answered with."""
 
+import re
 import shlex
 import unittest
 
@@ -7,6 +8,7 @@ from program import ProgramTest, run
 
 SHAPE_FLAGS = ["--batch", "--heads-q", "--heads-kv", "--seq-q", "--seq-k", "--page-size", "--latent-dim", "--rope-dim",
                "--dtype", "--causal", "--backend", "--isa", "--threads", "--splits", "--seed", "--json"]
+MODEL_COMMANDS = [["generate"], ["chat"], ["perplexity"], ["bench", "model"]]
 SHARING = [["info"], ["verify"], ["bench", "decode"]]
 
 # Arguments of a subcommand that takes the shape flags, and what the text has to say.
@@ -96,7 +98,7 @@ class Usage(ProgramTest):
             text = self.right(*command, "--help")
             for flag in SHAPE_FLAGS:
                 self.assertRegex(text, rf"(?m)^  {flag}\b", f"{command} {flag}")
-        for command in [[], *SHARING, ["demo"]]:
+        for command in [[], *SHARING, ["demo"], *MODEL_COMMANDS]:
             text = self.right(*command, "--help")
             self.assertIn("\n  flashmla " + " ".join(command), text)
             self.assertNotIn("--inject-error", text)
@@ -105,8 +107,9 @@ class Usage(ProgramTest):
 
     def test_every_example_of_the_help_is_understood(self):
         """With an unknown flag at the end, which alone may be complained about, so that nothing is run."""
-        for command in ([], ["info"], ["verify"], ["bench", "decode"], ["demo"]):
-            for line in self.right(*command, "--help").splitlines():
+        for command in ([], *SHARING, ["demo"], *MODEL_COMMANDS):
+            text = self.right(*command, "--help")
+            for line in re.sub(r" \\\n +", " ", text).splitlines():  # a long example goes on in the next line
                 if not line.startswith("  flashmla "):
                     continue
                 words = shlex.split(line[2:].split("   ")[0].strip())[1:]  # what follows three blanks is a remark
