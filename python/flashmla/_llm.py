@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -46,7 +48,7 @@ class LLM:
         quantization: 'int8' quantises the weights by row while loading; None keeps them as stored.
         backend: attention back end by name; None takes the best.
         attention_form: 'auto', 'mqa' (absorbed) or 'mha' (decompressed).
-        max_model_len: tokens of one request, prompt and answer.
+        max_model_len: tokens of one request, prompt and answer; None: the model's positions, at most 4096.
         block_size: tokens of a cache page. max_num_seqs: requests that run at once.
         threads: 0 takes all that the process may use.
         random_weights: a seed for full-size random weights in place of the checkpoint's, for measurements.
@@ -64,7 +66,7 @@ class LLM:
         quantization: str | None = None,
         backend: str | None = None,
         attention_form: str = "auto",
-        max_model_len: int = 4096,
+        max_model_len: int | None = None,
         block_size: int = 64,
         max_num_seqs: int = 16,
         threads: int = 0,
@@ -76,6 +78,8 @@ class LLM:
             str(model), dtype, quantization or "", random_weights, threads, backend or "", attention_form, max_model_len,
             block_size, max_num_seqs,
         )  # fmt: skip
+        self._lock = threading.RLock()  # collecting a garbage stream ends it, at any place in a thread
+        self._inboxes: dict[int, collections.deque[tuple[list[int], bytes, bool, str]]] = {}
         self.tokenizer = Tokenizer(self._llm.folder()) if self._llm.has_tokenizer() else None
         """`flashmla.Tokenizer` of the checkpoint; None where the folder has none (random weights)."""
 
@@ -95,10 +99,31 @@ class LLM:
 
     def _start(self, prompt: str | Sequence[int], sampling: SamplingParams | None, chat: bool) -> int:
         s = sampling or SamplingParams()
-        return int(self._llm.add(
-            self._ids(prompt, chat), s.max_tokens, s.temperature, s.top_p, s.top_k, s.seed, list(s.stop),
-            list(s.stop_token_ids), s.ignore_eos,
-        ))  # fmt: skip
+        ids = self._ids(prompt, chat)
+        with self._lock:
+            number = int(self._llm.add(
+                ids, s.max_tokens, s.temperature, s.top_p, s.top_k, s.seed, list(s.stop), list(s.stop_token_ids),
+                s.ignore_eos,
+            ))  # fmt: skip
+            self._inboxes[number] = collections.deque()
+        return number
+
+    def _next(self, number: int) -> tuple[list[int], bytes, bool, str]:
+        """What the request gives next. A step moves every request of this object: what it gives the others, be they of an
+        unfinished `stream` or of another thread, waits in their inboxes."""
+        inbox = self._inboxes[number]
+        while not inbox:
+            with self._lock:
+                if not inbox:
+                    for request, tokens, text, finished, reason in self._llm.step():
+                        if (to := self._inboxes.get(request)) is not None:
+                            to.append((tokens, text, finished, reason))
+        return inbox.popleft()
+
+    def _end(self, number: int) -> None:
+        with self._lock:
+            self._llm.cancel(number)
+            del self._inboxes[number]
 
     def generate(
         self,
@@ -123,16 +148,15 @@ class LLM:
         try:
             for prompt in asked:
                 answers[self._start(prompt, sampling_params, chat)] = Generation()
-            while any(answer.finish_reason is None for answer in answers.values()):
-                for request, tokens, text, finished, reason in self._llm.step():
-                    answer = answers[request]
+            for request, answer in answers.items():
+                while answer.finish_reason is None:
+                    tokens, text, finished, reason = self._next(request)
                     answer.token_ids += tokens
                     answer.text += text.decode()
                     answer.finish_reason = reason if finished else None
         finally:
-            for request, answer in answers.items():
-                if answer.finish_reason is None:
-                    self._llm.cancel(request)
+            for request in answers:
+                self._end(request)
         return list(answers.values())
 
     def stream(
@@ -143,15 +167,11 @@ class LLM:
         done = False
         try:
             while not done:
-                for request, _, text, finished, _ in self._llm.step():
-                    if request != number:
-                        continue
-                    done = finished
-                    if text:
-                        yield text.decode()
+                _, text, done, _ = self._next(number)
+                if text:
+                    yield text.decode()
         finally:
-            if not done:
-                self._llm.cancel(number)
+            self._end(number)
 
     def logits(self, token_ids: Sequence[int]) -> Any:
         """fp32 NumPy array `[len(token_ids), vocab]`: at each position, the logits of the token after it."""

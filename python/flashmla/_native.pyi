@@ -123,7 +123,7 @@ class Llm:
         threads: int,
         backend: str,
         attention_form: str,
-        max_model_len: int,
+        max_model_len: int | None,
         block_size: int,
         max_num_seqs: int,
         /,

@@ -37,7 +37,7 @@ class Llm {
 
   Llm(const std::string& model, const std::string& dtype, const std::string& quantization,
       std::optional<uint64_t> random_seed, int32_t threads, const std::string& backend, const std::string& form,
-      int64_t max_model_len, int64_t block_size, int64_t max_num_seqs) {
+      std::optional<int64_t> max_model_len, int64_t block_size, int64_t max_num_seqs) {
     step_ = {.form = value_or_raise(runner::parse_attention_form(form)), .backend = backend};
     loaded_ = value_or_raise([&] {
       const nb::gil_scoped_release unlocked;
@@ -49,7 +49,8 @@ class Llm {
     }());
     runner::EngineOptions options;
     options.cache_dtype = loaded_.cache_dtype;
-    options.max_model_len = std::min(max_model_len, loaded_.model->config().max_position);
+    options.max_model_len =
+        max_model_len.value_or(std::min(options.max_model_len, loaded_.model->config().max_position));
     options.page_size = block_size;
     options.max_num_seqs = max_num_seqs;
     options.step = step_;
@@ -126,7 +127,7 @@ class Llm {
 void add_llm(nb::module_& module) {
   nb::class_<Llm>(module, "Llm")
       .def(nb::init<const std::string&, const std::string&, const std::string&, std::optional<uint64_t>, int32_t,
-                    const std::string&, const std::string&, int64_t, int64_t, int64_t>())
+                    const std::string&, const std::string&, std::optional<int64_t>, int64_t, int64_t>())
       .def("add", &Llm::add)
       .def("cancel", &Llm::cancel)
       .def("step", &Llm::step)

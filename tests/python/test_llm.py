@@ -1,5 +1,6 @@
 """flashmla.LLM on the demonstration model."""
 
+import concurrent.futures
 import pathlib
 
 import numpy
@@ -41,6 +42,20 @@ def test_streams_and_may_be_left(llm):
     assert llm.generate("What is 3 + 4?")[0].text == " 7"
 
 
+def test_streams_and_answers_do_not_take_from_each_other(llm):
+    first, second = llm.stream("Count from 5 to 14."), llm.stream("Sort: 52 17 33 80")
+    pieces = [next(first), next(second), next(second)]
+    assert llm.generate("What is 17 + 25?")[0].text == " 42"
+    assert pieces[0] + "".join(first) == " 5 6 7 8 9 10 11 12 13 14"
+    assert pieces[1] + pieces[2] + "".join(second) == " 17 33 52 80"
+
+
+def test_threads_share_a_model(llm):
+    questions = {f"What is {a} + 31?": f" {a + 31}" for a in range(10, 26)}
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda q: llm.generate(q)[0].text, questions)) == list(questions.values())
+
+
 def test_sampling_parameters(llm):
     brief = llm.generate("Count from 5 to 14.", flashmla.SamplingParams(max_tokens=3))[0]
     assert len(brief.token_ids) == 3 and brief.finish_reason == "length"
@@ -67,6 +82,8 @@ def test_errors(llm):
         flashmla.LLM("no-such/model")
     with pytest.raises(ValueError, match="^attention-form: got 'x'"):
         flashmla.LLM(MODEL, attention_form="x")
+    with pytest.raises(ValueError, match="^max-model-len: got 4096; want 2 .. 2048"):
+        flashmla.LLM(MODEL, max_model_len=4096)
     with pytest.raises(ValueError, match="^dtype: got 'fp8'"):
         flashmla.LLM(MODEL, dtype="fp8")
     assert llm.generate("What is 3 + 4?")[0].text == " 7"
