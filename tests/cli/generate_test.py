@@ -101,7 +101,8 @@ class Generate(ProgramTest):
         self.assertEqual(tokens(*hot, "--top-p", 1e-9), greedy)
 
     def test_the_warm_up_does_not_count(self):
-        _, answer, last = self.generate("--prompt", SUM, "--warmup", "--max-tokens", 2)
+        first, answer, last = self.generate("--prompt", SUM, "--warmup", "--max-tokens", 2)
+        self.assertRegex(first, FIRST_LINE)
         self.assertRegex(last, f"^{LAST_LINE.format(2)}$")
         self.assertEqual(answer, self.generate("--prompt", SUM, "--max-tokens", 2)[1])
 
