@@ -6,6 +6,7 @@
 #include <cmath>
 #include <fstream>
 #include <set>
+#include <stdexcept>
 
 namespace flashmla::runner {
 
@@ -97,7 +98,7 @@ ModelRun ModelFixture::run(const std::vector<TestTensor>& tensors, DType cache_d
     write_shards(folder.path(), tensors, options.shards);
   }
   Result<Weights> weights = load_weights(folder.text(), config_, {.threads = 2});
-  EXPECT_TRUE(weights.ok()) << weights.status().text();
+  if (!weights.ok()) throw std::runtime_error(weights.status().text());
   ModelConfig config = config_;
   if (change) change(config, weights.value());
   const Model model(config, std::move(weights).value(), 2);
