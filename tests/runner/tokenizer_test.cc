@@ -164,7 +164,7 @@ TEST(Tokenizer, PatternsThatExplodeAreErrors) {
 TEST(Tokenizer, LongestAddedTokenCounts) {
   const auto tokenizer = changed_tokenizer([](json& file) {
     for (const auto& [id, content] : {std::pair(800, "<a>"), std::pair(801, "<a><b>"), std::pair(802, "éx")}) {
-      file["added_tokens"].push_back({{"id", id}, {"content", content}, {"normalized", id == 800}});
+      file["added_tokens"].push_back({{"id", id}, {"content", content}, {"normalized", id == 802}});
     }
   });
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().text();
