@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -26,6 +27,8 @@ const LoadedModel& demo(const std::string& dtype) {
 struct Question {
   std::string task, question, answer;
 };
+
+const bool kFull = std::getenv("FLASHMLA_TEST_FULL") != nullptr;
 
 // Every `stride`-th of the held-out questions.
 std::vector<Question> questions(int64_t stride) {
@@ -92,7 +95,7 @@ TEST(DemoModel, AnswersTheHeldOutQuestions) {
 }
 
 TEST(DemoModel, Fp32AnswersAreEqualForEveryFormChunkAndBatch) {
-  const std::vector<Question> list = questions(9);
+  const std::vector<Question> list = questions(kFull ? 1 : 9);
   const LoadedModel& loaded = demo("fp32");
   std::vector<std::vector<int32_t>> first;
   struct Variant {
@@ -114,7 +117,7 @@ TEST(DemoModel, Fp32AnswersAreEqualForEveryFormChunkAndBatch) {
 }
 
 TEST(DemoModel, AtMostOneBf16AnswerDiffersFromFp32) {
-  const std::vector<Question> list = questions(5);
+  const std::vector<Question> list = questions(kFull ? 1 : 5);
   const std::vector<Answer> fp32 = ask(demo("fp32"), list, options_of(demo("fp32")));
   const std::vector<Answer> bf16 = ask(demo("bf16"), list, options_of(demo("bf16")));
   int different = 0;
