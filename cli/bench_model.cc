@@ -48,16 +48,13 @@ double median(std::vector<double> values) {
 }
 
 std::vector<Round> measure(const BenchModelFlags& flags, const runner::LoadedModel& loaded, double& prompt_seconds) {
-  const int64_t vocab = loaded.model->config().vocab;
-  std::vector<int32_t> prompt;
-  for (int64_t i = 0; i < flags.prompt_tokens; ++i) prompt.push_back(static_cast<int32_t>((i * 7919 + 1) % vocab));
   runner::EngineOptions options = engine_options(flags.model, loaded);
   options.max_num_seqs = 1;
   const auto engine = value_or_usage_error(runner::Engine::make(loaded.model, loaded.tokenizer, options));
   runner::SamplingParams sampling;
   sampling.max_tokens = 2 + (1 + flags.rounds) * flags.round_tokens;
   sampling.ignore_eos = true;
-  value_or_usage_error(engine->add(prompt, sampling));
+  value_or_usage_error(engine->add(measurement_prompt(flags.prompt_tokens, loaded.model->config().vocab), sampling));
   std::vector<runner::EngineOutput> outputs;
   const auto steps = [&](int64_t count) {
     const auto start = Clock::now();

@@ -38,16 +38,12 @@ Result<std::string> answer(const runner::LoadedModel& loaded, runner::Engine& en
   const auto start = std::chrono::steady_clock::now();
   std::string text;
   int64_t tokens = 0;
-  std::vector<runner::EngineOutput> outputs;
-  while (engine.busy() && !interrupted()) {
-    if (const Status status = engine.step(outputs); !status.ok()) throw UsageError(status.text());
-    for (const runner::EngineOutput& output : outputs) {
-      fmt::print("{}", output.text);
-      std::fflush(stdout);
-      text += output.text;
-      tokens += static_cast<int64_t>(output.tokens.size());
-    }
-  }
+  run_to_end(engine, [&](const runner::EngineOutput& output) {
+    fmt::print("{}", output.text);
+    std::fflush(stdout);
+    text += output.text;
+    tokens += static_cast<int64_t>(output.tokens.size());
+  });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   fmt::print("\n");
   fmt::print(stderr, "({} tokens in {:.2f} s, {:.1f} tok/s)\n", tokens, seconds, static_cast<double>(tokens) / seconds);

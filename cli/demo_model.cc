@@ -46,14 +46,10 @@ bool demo_model_answers(const std::string& folder, int threads) {
   const auto start = std::chrono::steady_clock::now();
   std::array<std::string, kQuestions.size()> answers;
   int64_t tokens = 0;
-  std::vector<runner::EngineOutput> outputs;
-  while (engine->busy()) {
-    if (const Status status = engine->step(outputs); !status.ok()) throw UsageError(status.text());
-    for (const runner::EngineOutput& output : outputs) {
-      answers[static_cast<size_t>(output.request)] += output.text;
-      tokens += static_cast<int64_t>(output.tokens.size());
-    }
-  }
+  run_to_end(*engine, [&](const runner::EngineOutput& output) {
+    answers[static_cast<size_t>(output.request)] += output.text;
+    tokens += static_cast<int64_t>(output.tokens.size());
+  });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   bool right = true;
   for (size_t i = 0; i < kQuestions.size(); ++i) {

@@ -63,11 +63,7 @@ struct Run {
 std::vector<std::vector<int32_t>> prompt_ids(const GenerateFlags& flags, const runner::LoadedModel& loaded) {
   std::vector<std::vector<int32_t>> prompts;
   if (flags.prompt_tokens > 0) {
-    std::vector<int32_t> ids;
-    for (int64_t i = 0; i < flags.prompt_tokens; ++i) {
-      ids.push_back(static_cast<int32_t>((i * 7919 + 1) % loaded.model->config().vocab));
-    }
-    prompts.push_back(ids);
+    prompts.push_back(measurement_prompt(flags.prompt_tokens, loaded.model->config().vocab));
   }
   for (const std::string& prompt : flags.prompts) {
     if (!loaded.tokenizer)
@@ -92,22 +88,17 @@ Run run(const runner::LoadedModel& loaded, const runner::EngineOptions& options,
   if (!first_line.empty()) fmt::print("{}\n", first_line);
   const auto start = Clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
-  std::vector<runner::EngineOutput> outputs;
-  while (engine->busy() && !interrupted()) {
-    if (const Status status = engine->step(outputs); !status.ok()) throw UsageError(status.text());
-    for (const runner::EngineOutput& output : outputs) {
-      Answer& answer = result.answers[static_cast<size_t>(output.request)];
-      if (result.tokens == 0) result.prompt_seconds = elapsed();
-      result.tokens += static_cast<int64_t>(output.tokens.size());
-      answer.tokens.insert(answer.tokens.end(), output.tokens.begin(), output.tokens.end());
-      answer.text += output.text;
-      answer.finish_reason = output.finish_reason;
-      if (stream) {
-        fmt::print("{}", output.text);
-        std::fflush(stdout);
-      }
-    }
-  }
+  run_to_end(*engine, [&](const runner::EngineOutput& output) {
+    Answer& answer = result.answers[static_cast<size_t>(output.request)];
+    if (result.tokens == 0) result.prompt_seconds = elapsed();
+    result.tokens += static_cast<int64_t>(output.tokens.size());
+    answer.tokens.insert(answer.tokens.end(), output.tokens.begin(), output.tokens.end());
+    answer.text += output.text;
+    answer.finish_reason = output.finish_reason;
+    if (!stream) return;
+    fmt::print("{}", output.text);
+    std::fflush(stdout);
+  });
   result.seconds = elapsed();
   result.interrupted = interrupted();
   for (Answer& answer : result.answers) {

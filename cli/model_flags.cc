@@ -109,6 +109,20 @@ std::string backend_line(const runner::LoadedModel& loaded, const runner::StepOp
   return fmt::format("Using {} MLA back end ({}: {})", choice.backend, choice.kernel, choice.reason);
 }
 
+std::vector<int32_t> measurement_prompt(int64_t count, int64_t vocab) {
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < count; ++i) ids.push_back(static_cast<int32_t>((i * 7919 + 1) % vocab));
+  return ids;
+}
+
+void run_to_end(runner::Engine& engine, const std::function<void(const runner::EngineOutput&)>& take) {
+  std::vector<runner::EngineOutput> outputs;
+  while (engine.busy() && !interrupted()) {
+    if (const Status status = engine.step(outputs); !status.ok()) throw UsageError(status.text());
+    for (const runner::EngineOutput& output : outputs) take(output);
+  }
+}
+
 void catch_interrupt() {
   struct sigaction action {};
   action.sa_handler = on_interrupt;

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,11 @@ std::string backend_line(const runner::LoadedModel& loaded, const runner::StepOp
 
 // What shells report of a program that Ctrl-C ended.
 constexpr int kExitInterrupted = 130;
+
+// Token ids for measurements: `count` different ones, as far as the vocabulary goes.
+std::vector<int32_t> measurement_prompt(int64_t count, int64_t vocab);
+// Steps until no request is left, or Ctrl-C; `take` gets what each step gives. Errors become UsageErrors.
+void run_to_end(runner::Engine& engine, const std::function<void(const runner::EngineOutput&)>& take);
 
 // Turns Ctrl-C into a flag that loops look at, and ends a read that waits; the second one ends the program as usual.
 void catch_interrupt();

@@ -1,6 +1,7 @@
 #include "runner/checkpoint/machine_memory.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <fstream>
 #include <string>
 
@@ -58,6 +59,13 @@ int64_t available_memory() {
   const int64_t used = group_value("memory.current", "memory.usage_in_bytes");
   if (limit == kUnknown || used == kUnknown) return std::min(machine, limit);
   return std::min(machine, std::max<int64_t>(limit - used + group_file_bytes(), 0));
+}
+
+std::string memory_text(int64_t needed, int64_t available) {
+  char text[96];
+  std::snprintf(text, sizeof text, "need %.2f GB, this machine has %.2f GB to give", static_cast<double>(needed) * 1e-9,
+                static_cast<double>(available) * 1e-9);
+  return text;
 }
 
 }  // namespace flashmla::runner

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace flashmla::runner {
 
@@ -9,5 +10,7 @@ namespace flashmla::runner {
 int64_t total_memory();
 // Of that, what the system could still give to this process.
 int64_t available_memory();
+// "need 15.00 GB, this machine has 8.00 GB to give"
+std::string memory_text(int64_t needed, int64_t available);
 
 }  // namespace flashmla::runner

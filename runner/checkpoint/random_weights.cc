@@ -12,6 +12,7 @@
 #include "runner/checkpoint/weights.h"
 #include "runner/error_text.h"
 #include "runner/float_bits.h"
+#include "runner/split_mix.h"
 
 namespace flashmla::runner {
 
@@ -20,14 +21,6 @@ namespace {
 // Values are drawn from a table of the normal distribution's quantiles: a load for each where a formula costs some
 // twenty operations, and exactly as many different values as 8 or 16 bits can tell apart.
 constexpr size_t kQuantiles = 4096;
-constexpr uint64_t kStep = 0x9e3779b97f4a7c15u;
-
-// SplitMix64 (Steele, Lea, Flood 2014): value i of stream s is mix(s + i * kStep), whoever computes it.
-uint64_t mix(uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
 
 // Quantile p of the standard normal distribution, by bisection of its distribution function.
 double normal_quantile(double p) {
@@ -51,8 +44,8 @@ const std::array<double, kQuantiles>& quantiles() {
 
 template <class Value>
 void fill_row(const std::array<Value, kQuantiles>& table, uint64_t stream, int64_t cols, Value* to) {
-  for (int64_t c = 0; c < cols; stream += kStep) {
-    uint64_t bits = mix(stream);
+  for (int64_t c = 0; c < cols; stream += kSplitMixStep) {
+    uint64_t bits = split_mix(stream);
     for (const int64_t end = std::min(c + 5, cols); c < end; ++c) {  // 12 bits each
       to[c] = table[bits % kQuantiles];
       bits /= kQuantiles;
@@ -65,7 +58,7 @@ void fill_rows(const std::array<Value, kQuantiles>& table, uint64_t key, const T
                int32_t threads) {
   run_workers(threads, [&](int32_t worker) {
     for (int64_t r = slot.rows * worker / threads; r < slot.rows * (worker + 1) / threads; ++r) {
-      fill_row(table, mix(key + static_cast<uint64_t>(r)), slot.cols, to + r * slot.cols);
+      fill_row(table, split_mix(key + static_cast<uint64_t>(r)), slot.cols, to + r * slot.cols);
     }
   });
 }
@@ -73,7 +66,7 @@ void fill_rows(const std::array<Value, kQuantiles>& table, uint64_t key, const T
 class RandomFiller {
  public:
   RandomFiller(uint64_t seed, WeightPolicy policy, int32_t threads)
-      : key_(mix(seed)), policy_(policy), threads_(threads) {
+      : key_(split_mix(seed)), policy_(policy), threads_(threads) {
     const double most = quantiles().back();
     for (size_t i = 0; i < kQuantiles; ++i) {
       int8_table_[i] = static_cast<int8_t>(std::lround(quantiles()[i] / most * 127));
@@ -81,7 +74,7 @@ class RandomFiller {
   }
 
   void fill(const TensorSlot& slot) {
-    key_ = mix(key_ + kStep);  // a stream of its own for each tensor
+    key_ = split_mix(key_ + kSplitMixStep);  // a stream of its own for each tensor
     if (slot.vector != nullptr) return fill_vector(slot);
     const bool int8 = policy_ == WeightPolicy::kInt8 && role_info(slot.role).projection;
     *slot.matrix = int8 ? int8_matrix(slot) : bf16_matrix(slot);
@@ -94,7 +87,7 @@ class RandomFiller {
     if (part == Part::kNorms) return;
     // Biases of attention and router: small, but enough to move a choice.
     for (size_t i = 0; i < slot.vector->size(); ++i) {
-      (*slot.vector)[i] = static_cast<float>(0.01 * quantiles()[mix(key_ + i) % kQuantiles]);
+      (*slot.vector)[i] = static_cast<float>(0.01 * quantiles()[split_mix(key_ + i) % kQuantiles]);
     }
   }
 
@@ -145,18 +138,11 @@ int64_t needed_bytes(const std::vector<TensorSlot>& slots, WeightPolicy policy) 
   return bytes;
 }
 
-std::string gigabytes(int64_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f GB", static_cast<double>(bytes) * 1e-9);
-  return text;
-}
-
 // Linux promises more memory than it has and ends the process when it is used: asked before.
 Status check_memory(int64_t needed, WeightPolicy policy) {
   const int64_t available = available_memory();
   if (needed <= available) return {};
-  return {StatusCode::kOutOfMemory, "random weights: they need " + gigabytes(needed) + ", this machine has " +
-                                        gigabytes(available) + " to give" +
+  return {StatusCode::kOutOfMemory, "random weights: they " + memory_text(needed, available) +
                                         (policy == WeightPolicy::kInt8 ? "" : "; int8 needs half")};
 }
 
@@ -175,10 +161,7 @@ Result<Weights> random_weights(const ModelConfig& config, uint64_t seed, const L
       filler.fill(slot);
       progress.add(slot.elements());
     }
-    if (config.tie_embeddings) {
-      weights.head =
-          options.policy == WeightPolicy::kInt8 ? quantize_int8(weights.embedding, threads) : weights.embedding;
-    }
+    if (config.tie_embeddings) tie_head(weights, options.policy, threads);
     progress.finish();
     return weights;
   } catch (const std::bad_alloc&) {

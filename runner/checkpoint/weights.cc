@@ -44,11 +44,6 @@ WeightType weight_type(StoredType type) {
   return type == StoredType::kF16 ? WeightType::kF16 : WeightType::kBF16;
 }
 
-// The head of a model without one of its own: the embedding.
-void tie_head(Weights& weights, WeightPolicy policy, int32_t threads) {
-  weights.head = policy == WeightPolicy::kInt8 ? quantize_int8(weights.embedding, threads) : weights.embedding;
-}
-
 std::span<const std::byte> bytes_of(const Matrix& matrix) {
   const int64_t bytes = matrix.rows * matrix.cols * element_bytes(matrix.type);
   return {static_cast<const std::byte*>(matrix.data), static_cast<size_t>(bytes)};
@@ -150,6 +145,10 @@ Result<Weights> load(const std::string& folder, const ModelConfig& config, const
 }
 
 }  // namespace
+
+void tie_head(Weights& weights, WeightPolicy policy, int32_t threads) {
+  weights.head = policy == WeightPolicy::kInt8 ? quantize_int8(weights.embedding, threads) : weights.embedding;
+}
 
 Result<Weights> load_weights(const std::string& folder, const ModelConfig& config, const LoadOptions& options) {
   try {

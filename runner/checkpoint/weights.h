@@ -60,5 +60,7 @@ struct LoadOptions {
 Result<Weights> load_weights(const std::string& folder, const ModelConfig& config, const LoadOptions& options);
 // Full-size weights in memory for measurements: normal with 1/sqrt(cols), bf16 (or int8 by the policy).
 Result<Weights> random_weights(const ModelConfig& config, uint64_t seed, const LoadOptions& options);
+// The head of a model without one of its own: the embedding.
+void tie_head(Weights& weights, WeightPolicy policy, int32_t threads);
 
 }  // namespace flashmla::runner

@@ -1,6 +1,5 @@
 #include "runner/model/latent_cache.h"
 
-#include <cstdio>
 #include <new>
 #include <string>
 
@@ -11,11 +10,8 @@ namespace flashmla::runner {
 namespace {
 
 Status no_room(int64_t pages, int64_t page_size, int64_t bytes, int64_t available) {
-  char sizes[96];
-  std::snprintf(sizes, sizeof sizes, "%.2f GB, this machine has %.2f GB to give", static_cast<double>(bytes) * 1e-9,
-                static_cast<double>(available) * 1e-9);
   return {StatusCode::kOutOfMemory, "cache: " + std::to_string(pages) + " pages of " + std::to_string(page_size) +
-                                        " tokens need " + sizes + "; lower --max-model-len"};
+                                        " tokens " + memory_text(bytes, available) + "; lower --max-model-len"};
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "runner/split_mix.h"
+
 namespace flashmla::runner {
 
 namespace {
@@ -23,13 +25,7 @@ Status check_sampling(const SamplingParams& params) {
   return {};
 }
 
-// SplitMix64 (Steele, Lea, Flood 2014).
-double Sampler::uniform() {
-  uint64_t z = state_ += 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1p-53;
-}
+double Sampler::uniform() { return static_cast<double>(split_mix(state_ += kSplitMixStep) >> 11) * 0x1p-53; }
 
 int32_t Sampler::choose(const float* logits, int64_t vocab) {
   if (params_.temperature == 0) return static_cast<int32_t>(std::max_element(logits, logits + vocab) - logits);
