@@ -44,16 +44,16 @@ Axis linear_axis(std::string label, double most) {
 
 Axis log_axis(std::string label, double least, double most, int base) {
   const double log_base = std::log(base);
-  const auto power = [&](double exponent) { return std::pow(static_cast<double>(base), exponent); };
+  const auto power = [&](int exponent) { return std::pow(static_cast<double>(base), exponent); };
   constexpr double kSlack = 1e-9;  // a value on a power of the base stands on the axis' end
-  double first = std::floor(std::log(least) / log_base + kSlack);
-  double last = std::ceil(std::log(most) / log_base - kSlack);
+  auto first = static_cast<int>(std::floor(std::log(least) / log_base + kSlack));
+  auto last = static_cast<int>(std::ceil(std::log(most) / log_base - kSlack));
   if (last <= first) {  // one value: in the middle
     --first;
     ++last;
   }
   Axis axis{std::move(label), power(first), power(last), true, {}};
-  for (double e = first; e <= last; ++e) {
+  for (int e = first; e <= last; ++e) {
     const double value = power(e);
     const bool thousands = base == 2 && value >= 1024;
     axis.ticks.push_back({value, thousands ? fmt::format("{:.6g}k", value / 1024) : fmt::format("{:.6g}", value)});
@@ -63,7 +63,7 @@ Axis log_axis(std::string label, double least, double most, int base) {
   return axis;
 }
 
-Chart::Chart(std::string title, std::string subtitle, Axis x, Axis y)
+Chart::Chart(const std::string& title, const std::string& subtitle, Axis x, Axis y)
     : x_(std::move(x)), y_(std::move(y)), svg_(kWidth, kHeight), legend_y_(kTop + 8) {
   svg_.text({kLeft, 38}, title, {.size = 20, .color = "#111111", .bold = true});
   svg_.text({kLeft, 62}, subtitle, {.size = 13, .color = "#666666"});
@@ -101,6 +101,7 @@ void Chart::draw_axes() {
 
 void Chart::series_line(const std::vector<Point>& data, const Stroke& stroke) {
   std::vector<Point> points;
+  points.reserve(data.size());
   for (const Point& point : data) points.push_back(place(point));
   svg_.polyline(points, stroke);
 }

@@ -28,7 +28,7 @@ Axis log_axis(std::string label, double least, double most, int base);
 
 class Chart {
  public:
-  Chart(std::string title, std::string subtitle, Axis x, Axis y);
+  Chart(const std::string& title, const std::string& subtitle, Axis x, Axis y);
 
   // In data coordinates, clamped to the axes.
   Point place(Point data) const;

@@ -62,8 +62,10 @@ double tensor_bytes(const cases::DecodeCase& c) {
   const auto page = static_cast<double>(c.page_size);
   const auto width = static_cast<double>(c.latent_dim + c.rope_dim);
   double tokens = static_cast<double>(c.spare_pages) * page;
-  for (const int64_t length : lengths_of(c))
-    tokens += static_cast<double>((length + c.page_size - 1) / c.page_size) * page;
+  for (const int64_t length : lengths_of(c)) {
+    const int64_t pages = (length + c.page_size - 1) / c.page_size;
+    tokens += static_cast<double>(pages) * page;
+  }
   const double rows = static_cast<double>(c.batch()) * static_cast<double>(c.seq_q) * static_cast<double>(c.heads_q);
   const double elements =
       tokens * static_cast<double>(c.heads_kv) * width + rows * (width + static_cast<double>(c.latent_dim));
