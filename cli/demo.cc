@@ -48,7 +48,7 @@ std::vector<cases::DecodeCase> timed_cases() {
 }
 
 std::string drawn(const std::filesystem::path& folder, const char* name, const std::string& content) {
-  const std::string path = (folder / name).string();
+  std::string path = (folder / name).string();
   write_file("--out", path, content);
   return path;
 }
