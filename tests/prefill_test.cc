@@ -278,6 +278,9 @@ TEST(Prefill, Errors) {
   refused([](PrefillParams& p) { p.k.stride[1] += 1; }, kInvalid, {"k: got stride 193", "multiple of 16 bytes"});
   refused([](PrefillParams& p) { p.lse.dtype = DType::kBFloat16; }, kInvalid, {"lse: got dtype bf16", "fp32"});
   refused([](PrefillParams& p) { p.cu_seqlens_k.shape[0] = 3; }, kInvalid, {"cu_seqlens_k: got shape [3]", "[2]"});
+  refused([](PrefillParams& p) { p.cu_seqlens_k = {}; }, kInvalid, {"cu_seqlens_k: got nothing", "[b + 1] = [2]"});
+  refused([](PrefillParams& p) { p.out = {}; }, kInvalid, {"out: got nothing", "[total_q, h_q, d_v] = [3"});
+  refused([](PrefillParams& p) { p.q.ndim = 5; }, kInvalid, {"q: got shape of 5 dimensions", "[total_q, h_q, d_qk]"});
   refused([](PrefillParams& p) { p.empty_lse = static_cast<EmptyLse>(7); }, kInvalid, {"empty_lse: got 7"});
   const auto starts = [](ConstTensorView& view, const std::vector<int32_t>& values) { view.data = values.data(); };
   static const std::vector<int32_t> past{0, 5}, falls{1, 0}, negative{0, -1};

@@ -98,7 +98,7 @@ Status check_view(std::string_view argument, const ConstTensorView& view, std::i
 }
 
 Status check_dtype(std::string_view argument, const ConstTensorView& view, DType want) {
-  if (view.dtype == want) return {};
+  if (!view.given() || view.dtype == want) return {};
   return invalid(argument, concat("dtype ", dtype_name(view.dtype)), concat("dtype ", dtype_name(want)));
 }
 

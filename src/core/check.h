@@ -30,6 +30,7 @@ struct ViewRules {
 // Shape (count, order and sizes of `dims`), limits, strides, alignment, a null pointer with elements.
 Status check_view(std::string_view argument, const ConstTensorView& view, std::initializer_list<DimWant> dims,
                   ViewRules rules);
+// A tensor that was not given has no dtype: it passes here, and check_view says that there is none.
 Status check_dtype(std::string_view argument, const ConstTensorView& view, DType want);
 // fp32, fp16 or bf16.
 Status check_float_dtype(std::string_view argument, const ConstTensorView& view);

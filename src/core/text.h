@@ -27,12 +27,13 @@ std::string concat(const Parts&... parts) {
   return out.str();
 }
 
-// "[2, 1, 16, 576]"
+// "[2, 1, 16, 576]"; "of 7 dimensions" where the view cannot hold them.
 template <class Void>
 std::string shape_text(const BasicTensorView<Void>& view) {
+  if (view.ndim < 0 || view.ndim > kMaxDims) return concat("of ", view.ndim, " dimensions");
   TextStream out;
   out << '[';
-  for (int d = 0; d < view.ndim && d < kMaxDims; ++d) out << (d == 0 ? "" : ", ") << view.shape[d];
+  for (int d = 0; d < view.ndim; ++d) out << (d == 0 ? "" : ", ") << view.shape[d];
   out << ']';
   return out.str();
 }
