@@ -96,6 +96,38 @@ TEST(Lse, CountsKeysWhenAllScoresAreZero) {
   }
 }
 
+// A score close to -ln(keys) leaves an lse near 0, where the bound of fp32 inputs is 1e-6 and nothing relative helps.
+// All keys are the one token of the only page.
+TEST(Lse, Fp32KeysThatCancelTheirScore) {
+  constexpr int32_t kKeys = 400'000;
+  constexpr int64_t kWidth = 8;
+  const std::vector<int32_t> table(kKeys, 0);
+  const std::vector<float> key = {1, 0, 0, 0, 0, 0, 0, 0};
+  for (float scale : {0.1822f, 0.4425f, 0.7713f, 0.9083f}) {
+    std::vector<float> query(kWidth, 0.0f);
+    query[0] = static_cast<float>(-std::log(static_cast<double>(kKeys)) / scale);
+    const double want = static_cast<double>(query[0]) * scale + std::log(static_cast<double>(kKeys));
+    std::vector<float> out(kWidth);
+    float lse = kNaN;
+    DecodeParams params;
+    params.q = ConstTensorView::contiguous(query.data(), DType::kFloat32, {1, 1, 1, kWidth});
+    params.kv_cache = ConstTensorView::contiguous(key.data(), DType::kFloat32, {1, 1, 1, kWidth});
+    params.page_table = ConstTensorView::contiguous(table.data(), DType::kInt32, {1, kKeys});
+    params.seq_lens = ConstTensorView::contiguous(&kKeys, DType::kInt32, {1});
+    params.out = TensorView::contiguous(out.data(), DType::kFloat32, {1, 1, 1, kWidth});
+    params.lse = TensorView::contiguous(&lse, DType::kFloat32, {1, 1, 1});
+    params.latent_dim = kWidth;
+    params.softmax_scale = scale;
+    for (const Target& target : all_targets()) {
+      const DecodeShape shape = decode_shape(params).value();
+      const cases::Buffer workspace(workspace_bytes(shape, {}, target.context()).value());
+      const Status status = decode(params, {workspace.data(), workspace.bytes()}, target.context());
+      ASSERT_TRUE(status.ok()) << status.text();
+      EXPECT_NEAR(lse, want, 1e-6 + 1e-6 * std::fabs(want)) << target.name << ", scale " << scale;
+    }
+  }
+}
+
 // vLLM #15492, vLLM #49294: which marker an empty row has, and never a finite value.
 TEST(Lse, EmptyRowsHaveTheMarkerThatTheOptionNames) {
   for (EmptyLse marker : {EmptyLse::kPlusInf, EmptyLse::kMinusInf}) {

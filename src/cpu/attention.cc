@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <numbers>
 
 #include "core/float16.h"
 #include "cpu/topology.h"
@@ -107,7 +108,7 @@ class Schedule {
     const int64_t total = unit.request.seq_q * call_.group();
     shape.rows = static_cast<int32_t>(std::min<int64_t>(unit.tiles.rows, total - unit.tile * unit.tiles.rows));
     shape.padded_rows = static_cast<int32_t>(round_up(shape.rows, kRowPad));
-    shape.score_scale = call_.softmax_scale() * 1.44269504f;  // log2(e)
+    shape.score_scale = static_cast<double>(call_.softmax_scale()) * std::numbers::log2e;
     return shape;
   }
 

@@ -24,7 +24,9 @@ struct ScoreBf16 {
     return reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int32_t>(*k)));
   }
   static __m512 dot(__m512 sum, __m512bh q, __m512bh k) { return _mm512_dpbf16_ps(sum, q, k); }
-  static void store(float* to, __m512 sum, float scale) { Avx512::store(to, Avx512::mul(sum, Avx512::set1(scale))); }
+  static void store(float* to, __m512 sum, double scale) {
+    Avx512::store(to, Avx512::mul(sum, Avx512::set1(static_cast<float>(scale))));
+  }
   static Query pack_query(const uint16_t* q) {
     Query pair;
     std::memcpy(&pair, q, sizeof(pair));

@@ -26,7 +26,7 @@ struct ItemShape {
   int32_t padded_dim = 0;  // the wider of key and value, rounded up to kColumnPad
   int32_t out_stride = 0;  // floats from one row of `Partial::o` to the next: value_dim rounded up to kColumnPad
   DType dtype = DType::kBFloat16;
-  float score_scale = 0;  // softmax_scale * log2(e)
+  double score_scale = 0;  // softmax_scale * log2(e); in fp32 its rounding alone would spend the bound of an fp32 lse
 
   constexpr int32_t qk_dim() const { return first_dim + second_dim; }
 };

@@ -36,7 +36,9 @@ struct ScoreF32 {
   static Vec load(const Query* q) { return Simd::load(q); }
   static Vec broadcast(const Key* k) { return Simd::set1(*k); }
   static Sum dot(Sum sum, Vec q, Vec k) { return Simd::fma(q, k, sum); }
-  static void store(float* to, Sum sum, float scale) { Simd::store(to, Simd::mul(sum, Simd::set1(scale))); }
+  static void store(float* to, Sum sum, double scale) {
+    Simd::store(to, Simd::mul(sum, Simd::set1(static_cast<float>(scale))));
+  }
   static Query pack_query(const float* q) { return *q; }
 };
 
@@ -57,7 +59,7 @@ struct ScoreF64 {
   static Vec load(const Query* q) { return Simd::load64(q); }
   static Vec broadcast(const Key* k) { return Simd::set64(static_cast<double>(*k)); }
   static Sum dot(Sum sum, Vec q, Vec k) { return Simd::fma64(q, k, sum); }
-  static void store(float* to, Sum sum, float scale) { Simd::store_scaled64(to, sum, static_cast<double>(scale)); }
+  static void store(float* to, Sum sum, double scale) { Simd::store_scaled64(to, sum, scale); }
   static Query pack_query(const float* q) { return static_cast<double>(*q); }
 };
 
