@@ -92,7 +92,9 @@ Comparison compare(const DecodeProblem& problem, const DecodeOracle& oracle, con
     element.error = std::fabs(static_cast<double>(element.got) - element.want);
     double& largest = element.column == kLseColumn ? verdict.lse_error : verdict.out_error;
     largest = std::fmax(largest, element.error);
-    const double ratio = element.error == 0 ? 0 : element.error / element.bound;
+    // A bound that is no number, or infinite, bounds nothing: then only equal elements pass.
+    const double bound = std::isfinite(element.bound) ? element.bound : 0;
+    const double ratio = element.error == 0 ? 0 : element.error / bound;
     if (ratio > 1) ++wrong;
     if (ratio <= verdict.worst_ratio) return;
     verdict.worst_ratio = ratio;

@@ -149,6 +149,18 @@ TEST(Inputs, AreWhatTheirNamesSay) {
   }
 }
 
+// An oracle that went wrong must not make every result right.
+TEST(Compare, BoundsThatAreNoNumbersPassNothing) {
+  DecodeProblem problem(small_case());
+  cases::DecodeOracle oracle = make_oracle(problem);
+  ASSERT_TRUE(problem.run(kReference).ok());
+  for (float bound : {kNaN, kInf}) {
+    oracle.bound.assign(oracle.bound.size(), bound);
+    oracle.out[7] += 1;
+    EXPECT_FALSE(compare(problem, oracle).ok) << bound;
+  }
+}
+
 TEST(Pairwise, CoversEveryPairInFewRows) {
   const std::vector<int> levels = {5, 1, 3, 4, 2, 2, 7};
   const std::vector<std::vector<int>> rows = cases::pairwise(levels, 1);
