@@ -133,6 +133,27 @@ TEST(Decode, CombinesLargeBatchesWithManySplits) {
   }
 }
 
+// FlashMLA-ETAP #1, #3: a race that shows at widths 320/256 and hides at 576/512. Every call gives the same bits.
+TEST(Decode, GivesTheSameBitsFiftyTimes) {
+  for (int64_t latent_dim : {256, 512}) {
+    DecodeCase c;
+    c.requests = make_requests(3, 300, Lengths::kVaried, 4);
+    c.heads_q = 16;
+    c.latent_dim = latent_dim;
+    c.options.splits = 3;
+    cases::DecodeProblem problem(c);
+    for (const Target& target : all_targets()) {
+      Context context = target.context();
+      context.threads = 4;
+      const cases::DecodeResult first = run(problem, context);
+      const int repeats = target.backend == "reference" ? 2 : 50;
+      for (int repeat = 1; repeat < repeats; ++repeat) {
+        ASSERT_EQ(first, run(problem, context)) << target.name << ", width " << latent_dim << ", call " << repeat;
+      }
+    }
+  }
+}
+
 // SGLang #25556: page sizes other than one must not change what a length or a table entry means.
 TEST(Decode, GivesEqualResultsForEveryPageSize) {
   DecodeCase c = small_case();
