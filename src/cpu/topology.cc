@@ -77,6 +77,7 @@ int64_t cache_bytes(int level) {
     const std::string base = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/";
     if (first_word(base + "level") != std::to_string(level) || first_word(base + "type") == "Instruction") continue;
     const std::string size = first_word(base + "size");
+    if (size.empty()) return 0;
     const int64_t number = std::strtoll(size.c_str(), nullptr, 10);
     return size.back() == 'K' ? number << 10 : size.back() == 'M' ? number << 20 : number;
   }
