@@ -80,11 +80,13 @@ def explain_decode(
     """
     if page_size < 1:
         raise ValueError(f"page_size: got {page_size}; want at least 1")
+    if seq_k < 0:
+        raise ValueError(f"seq_k: got {seq_k}; want at least 0")
     width = -(-seq_k // page_size)
     return KernelChoice(
         *_native.explain_decode(
-            batch, seq_q, heads_q, heads_kv, latent_dim, rope_dim, page_size, width, dtype, causal, splits,
-            batch_invariant, backend, isa, threads,
+            batch, seq_q, heads_q, heads_kv, latent_dim, rope_dim, page_size, width, dtype, bool(causal), splits,
+            bool(batch_invariant), backend, isa, threads,
         )
     )  # fmt: skip
 
@@ -177,8 +179,8 @@ def decode(
     if lse is None and return_lse:
         lse = results.empty_lse(lse_shape)
     _native.decode(
-        *inputs, writable("out", out), writable("lse", lse), softmax_scale, causal, latent_dim, kv_format, empty_lse,
-        splits, batch_invariant, backend, isa, threads, uint16_is_bf16,
+        *inputs, writable("out", out), writable("lse", lse), softmax_scale, bool(causal), latent_dim, kv_format,
+        empty_lse, splits, bool(batch_invariant), backend, isa, threads, uint16_is_bf16,
     )  # fmt: skip
     if return_lse:
         return results.hand_out(out), results.hand_out(lse)
@@ -246,8 +248,8 @@ def prefill(
     if lse is None and return_lse:
         lse = results.empty_lse(lse_shape)
     _native.prefill(
-        *inputs, writable("out", out), writable("lse", lse), softmax_scale, causal, empty_lse, backend, isa, threads,
-        uint16_is_bf16,
+        *inputs, writable("out", out), writable("lse", lse), softmax_scale, bool(causal), empty_lse, backend, isa,
+        threads, uint16_is_bf16,
     )  # fmt: skip
     if return_lse:
         return results.hand_out(out), results.hand_out(lse)

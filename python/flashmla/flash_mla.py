@@ -14,6 +14,7 @@ version. Wrong arguments raise ValueError, and what is not there yet raises NotI
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 import types
 from importlib.machinery import ModuleSpec
@@ -52,6 +53,27 @@ def _refuse(feature: str, **arguments: Any) -> None:
     for name, value in arguments.items():
         if value is not None and value is not False:
             raise NotImplementedError(f"{name}: {feature} is not in this version of flashmla; want {name} left out")
+
+
+# What the library calls an argument, and what the drop-in's functions call it.
+_DECODE_NAMES = {"kv_cache": "k_cache", "page_table": "block_table", "seq_lens": "cache_seqlens", "latent_dim": "head_dim_v"}
+_PREFILL_NAMES = {"cu_seqlens_q": "cu_seqlens_qo", "cu_seqlens_k": "cu_seqlens_kv"}
+
+
+def _in_terms_of(names: dict[str, str], operation: Any, *arguments: Any, **options: Any) -> Any:
+    """Calls the operation; its errors name the arguments as the caller of the drop-in wrote them."""
+    if torch.compiler.is_compiling():
+        return operation(*arguments, **options)
+    try:
+        return operation(*arguments, **options)
+    except (ValueError, NotImplementedError) as error:
+        text = re.sub(rf"\b({'|'.join(names)})\b", lambda found: names[found[0]], str(error))
+        raise type(error)(text) from None
+
+
+def _default_scale(q: torch.Tensor) -> float:
+    # A q without width is refused by the operation itself, by name.
+    return q.shape[-1] ** -0.5 if q.ndim > 0 and q.shape[-1] > 0 else 1.0
 
 
 def get_mla_metadata(
@@ -154,12 +176,14 @@ def flash_mla_with_kvcache(
     ):  # fmt: skip
         if not isinstance(tensor, torch.Tensor):
             raise ValueError(f"{name}: got {type(tensor).__name__}; want a torch.Tensor")
-    out, lse = decode(
+    out, lse = _in_terms_of(
+        _DECODE_NAMES,
+        decode,
         q,
         k_cache,
         block_table,
         cache_seqlens,
-        softmax_scale=q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale,
+        softmax_scale=_default_scale(q) if softmax_scale is None else softmax_scale,
         causal=causal,
         latent_dim=head_dim_v,
         return_lse=True,
@@ -228,11 +252,16 @@ def flash_attn_varlen_func(
     del max_seqlen_qo, max_seqlen_kv, deterministic, is_varlen
     if dropout_p != 0.0:
         raise NotImplementedError(f"dropout_p: got {dropout_p}; this version of flashmla has no dropout, want 0")
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
+    for name, tensor in (
+        ("q", q), ("k", k), ("v", v), ("cu_seqlens_qo", cu_seqlens_qo), ("cu_seqlens_kv", cu_seqlens_kv)
+    ):  # fmt: skip
         if not isinstance(tensor, torch.Tensor):
             raise ValueError(f"{name}: got {type(tensor).__name__}; want a torch.Tensor")
-    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
-    out, lse = prefill(q, k, v, cu_seqlens_qo, cu_seqlens_kv, softmax_scale=scale, causal=causal, return_lse=True)
+    scale = _default_scale(q) if softmax_scale is None else softmax_scale
+    out, lse = _in_terms_of(
+        _PREFILL_NAMES, prefill, q, k, v, cu_seqlens_qo, cu_seqlens_kv, softmax_scale=scale, causal=causal,
+        return_lse=True,
+    )  # fmt: skip
     return out, lse.transpose(0, 1)
 
 

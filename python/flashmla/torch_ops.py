@@ -182,7 +182,8 @@ for _name, _kernel, _fake in (
     torch.library.register_fake(f"flashmla::{_name}", _fake)
 
 
-def _check(argument: str, tensor: Any) -> None:
+def _check(argument: str, tensor: Any, lead: torch.Tensor) -> None:
+    """`lead` is the tensor that makes this a torch call; a call of mixed devices would run on none of them."""
     if tensor is None:
         return
     if not isinstance(tensor, torch.Tensor):
@@ -191,6 +192,10 @@ def _check(argument: str, tensor: Any) -> None:
         raise NotImplementedError(
             f"{argument}: got a tensor on {tensor.device}; this version of flashmla has no CUDA back end and takes "
             f"tensors on the CPU"
+        )
+    if tensor.device.type != lead.device.type:
+        raise ValueError(
+            f"{argument}: got a tensor on {tensor.device} in a call with tensors on {lead.device}; want one device"
         )
     _refuse_gradient(argument, tensor)
 
@@ -211,7 +216,7 @@ def decode(
         ("q", q), ("kv_cache", kv_cache), ("page_table", page_table), ("seq_lens", seq_lens), ("q_rope", q_rope),
         ("cu_seqlens_q", cu_seqlens_q), ("out", out), ("lse", lse),
     ):  # fmt: skip
-        _check(argument, tensor)
+        _check(argument, tensor, q)
     _check_dtype(dtype, q)
     inputs = (q, q_rope, kv_cache, page_table, seq_lens, cu_seqlens_q)
     options = (
@@ -236,7 +241,7 @@ def prefill(
         ("q", q), ("k", k), ("v", v), ("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k), ("out", out),
         ("lse", lse),
     ):  # fmt: skip
-        _check(argument, tensor)
+        _check(argument, tensor, q)
     _check_dtype(dtype, q)
     inputs, options = (q, k, v, cu_seqlens_q, cu_seqlens_k), (softmax_scale, causal, empty_lse, backend, isa, threads)
     if out is None and lse is None:
@@ -257,7 +262,7 @@ def append_kv(
     for argument, tensor in (
         ("latent", latent), ("rope", rope), ("kv_cache", kv_cache), ("slot_mapping", slot_mapping)
     ):  # fmt: skip
-        _check(argument, tensor)
+        _check(argument, tensor, kv_cache)
     _check_dtype(dtype, kv_cache)
     torch.ops.flashmla.append_kv(latent, rope, kv_cache, slot_mapping, kv_format, backend, isa, threads)
 
@@ -270,7 +275,7 @@ def merge_states(
     for argument, tensor in (
         ("out_a", out_a), ("lse_a", lse_a), ("out_b", out_b), ("lse_b", lse_b), ("out", out), ("lse", lse)
     ):  # fmt: skip
-        _check(argument, tensor)
+        _check(argument, tensor, out_a)
     _check_dtype(dtype, out_a)
     inputs, options = (out_a, lse_a, out_b, lse_b), (empty_lse, backend, isa, threads)
     if out is None and lse is None:

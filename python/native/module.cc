@@ -220,13 +220,13 @@ std::tuple<std::string, std::string, std::string, int64_t> py_explain_decode(
     const Name& backend, const Name& isa, int64_t threads) {
   const DecodeShape shape{.batch = batch,
                           .seq_q = seq_q,
-                          .total_q = batch * seq_q,
+                          .total_q = static_cast<int64_t>(static_cast<uint64_t>(batch) * static_cast<uint64_t>(seq_q)),
                           .heads_q = heads_q,
                           .heads_kv = heads_kv,
                           .latent_dim = latent_dim,
                           .rope_dim = rope_dim,
                           .page_size = page_size,
-                          .pages = batch * table_width,
+                          .pages = table_width,  // requests may share pages, and the choice does not depend on them
                           .table_width = table_width,
                           .dtype = parse_dtype(dtype),
                           .kv_format = plain_kv_format(parse_dtype(dtype)),

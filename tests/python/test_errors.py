@@ -176,9 +176,20 @@ def test_merge_states():
         flashmla.merge_states(out, lse, out, lse, empty_lse="inf")
 
 
+def test_numpy_booleans_are_booleans(call):
+    assert np.array_equal(call(causal=np.bool_(True)), call(causal=True))
+    assert np.array_equal(call(batch_invariant=np.bool_(True)), call(batch_invariant=True))
+
+
+def test_explain_decode_of_more_tokens_than_pages_can_be():
+    assert flashmla.explain_decode(batch=4096, heads_q=16, seq_k=2**20, page_size=1).backend == "cpu"
+
+
 def test_explain_decode():
     for changes, text in (
         ({"page_size": 0}, "^page_size: got 0"),
+        ({"seq_k": -5}, "^seq_k: got -5; want at least 0"),
+        ({"batch": 2**62, "seq_q": 8}, "^shape.batch: got 4611686018427387904"),
         ({"dtype": "fp64"}, "^dtype: got 'fp64'; want 'fp32', 'fp16' or 'bf16'"),
         ({"backend": "gpu"}, "^backend: got 'gpu'"),
         ({"splits": 2**33}, "^splits: got 8589934592"),

@@ -159,6 +159,32 @@ def test_other_refusals(torch, module, inputs):
         module.flash_mla_with_kvcache(q.to(fp8), cache.to(fp8), table, lens, 512, *schedule)
 
 
+def test_errors_name_the_arguments_of_the_drop_in(torch, module, inputs):
+    q, cache, table, lens = inputs
+    schedule = module.get_mla_metadata()
+    for arguments, text in (
+        ((torch.tensor(1.0), cache, table, lens, 512), "^q: got 0 dimensions"),
+        ((q[..., :0], cache, table, lens, 512), r"^q: got shape \[2, 1, 16, 0\]"),
+        ((q, cache.half(), table, lens, 512), "^k_cache: got dtype fp16; want dtype fp32"),
+        ((q, cache, table.long(), lens, 512), "^block_table: got dtype int64; want dtype int32"),
+        ((q, cache, table + 9, lens, 512), r"^block_table\[0\]\[0\]: got 9; want 0 .. 3 \(k_cache has 4 pages\)"),
+        ((q, cache, table, lens + 100, 512), r"^cache_seqlens\[0\]: got 200; want .*\(block_table width"),
+        ((q, cache, table, lens, 500), "^head_dim_v: got 500"),
+        ((q, cache.to("meta"), table, lens, 512), "^k_cache: got a tensor on meta in a call with tensors on cpu"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            module.flash_mla_with_kvcache(*arguments, *schedule)
+    k, starts = torch.zeros(3, 1, 8), torch.tensor([0, 3], dtype=torch.int32)
+    for arguments, text in (
+        ((torch.tensor(1.0), k, k, starts, starts, 3, 3), "^q: got 0 dimensions"),
+        ((k[..., :0], k[..., :0], k, starts, starts, 3, 3), "^d_qk: got 0"),
+        ((k, k, k, starts + 5, starts, 3, 3), r"^cu_seqlens_qo\[0\]: got 5"),
+        ((k, k, k, starts, None, 3, 3), "^cu_seqlens_kv: got NoneType; want a torch.Tensor"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            module.flash_attn_varlen_func(*arguments)
+
+
 def test_missing_function_is_named(module):
     with pytest.raises(NotImplementedError, match="^flash_mla_sparse_fwd: .*prefill is not in this version of flashmla"):
         module.flash_mla_sparse_fwd(1, 2, three=3)

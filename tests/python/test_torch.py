@@ -179,6 +179,22 @@ def test_append_then_decode_and_merge(torch, place):
     assert again[0] is states[0] and torch.equal(states[0], out) and torch.equal(states[1], lse)
 
 
+def test_mixed_devices_are_refused_by_name(torch):
+    """A single meta tensor would make torch take the kernel that only knows shapes: results that nobody wrote."""
+    problem = problems.make(9, [20])
+    arrays = tensors(problem)
+    for place, name in enumerate(("q", "kv_cache", "page_table", "seq_lens")):
+        mixed = [tensor.to("meta") if at == place else tensor for at, tensor in enumerate(arrays)]
+        with pytest.raises(ValueError, match=f"^{name if place else 'kv_cache'}: got a tensor on .* want one device"):
+            flashmla.decode(*mixed, **options_of(problem))
+    latent, rope, cache, slots = torch.ones(1, 8), torch.ones(1, 8), torch.zeros(1, 4, 16), torch.zeros(1).long()
+    with pytest.raises(ValueError, match="^rope: got a tensor on meta in a call with tensors on cpu; want one device"):
+        flashmla.append_kv(latent, rope.to("meta"), cache, slots)
+    out, lse = torch.ones(1, 1, 8), torch.ones(1, 1)
+    with pytest.raises(ValueError, match="^lse_b: got a tensor on meta"):
+        flashmla.merge_states(out, lse, out, lse.to("meta"))
+
+
 def test_gpu_tensors_are_refused_by_name(torch):
     """A GPU tensor is refused by name; a subclass that says where it is needs no GPU for that."""
 
