@@ -51,7 +51,7 @@ const CLI::App& chosen_command(const CLI::App& program) {
 }
 
 std::string command_name(const CLI::App& app) {
-  const std::string own = app.get_name();
+  const std::string& own = app.get_name();
   return app.get_parent() == nullptr ? own : fmt::format("{} {}", command_name(*app.get_parent()), own);
 }
 
@@ -111,6 +111,11 @@ int run(int argc, char** argv) {
 }  // namespace flashmla::cli
 
 int main(int argc, char** argv) {
-  flashmla::cli::remember_command_line(argc, argv);
-  return flashmla::cli::run(argc, argv);
+  try {
+    flashmla::cli::remember_command_line(argc, argv);
+    return flashmla::cli::run(argc, argv);
+  } catch (const std::exception& error) {  // what nothing above foresees; there is no right result then
+    std::fprintf(stderr, "flashmla: %s\n", error.what());
+    return flashmla::cli::kExitWrongResult;
+  }
 }

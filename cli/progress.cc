@@ -23,7 +23,7 @@ void Progress::show(int64_t done, const std::string& doing) {
 
 void Progress::clear() {
   if (!drawn_) return;
-  fmt::print(stderr, "\r\033[K");
+  std::fputs("\r\033[K", stderr);
   std::fflush(stderr);
   drawn_ = false;
 }
