@@ -61,7 +61,7 @@ elseif(STEP STREQUAL "static")
     return()
   endif()
   run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/static-tree -G ${GENERATOR} -DCMAKE_C_COMPILER=${C}
-    -DCMAKE_CXX_COMPILER=${CXX} -DBUILD_SHARED_LIBS=OFF -DFLASHMLA_BUILD_CLI=OFF -DFLASHMLA_BUILD_TESTS=OFF)
+    -DCMAKE_CXX_COMPILER=${CXX} -DBUILD_SHARED_LIBS=OFF -DFLASHMLA_BUILD_CLI=OFF -DFLASHMLA_BUILD_RUNNER=OFF -DFLASHMLA_BUILD_TESTS=OFF)
   run(${CMAKE_COMMAND} --build ${WORK}/static-tree)
   install_moved(${WORK}/static-tree ${WORK}/static-prefix)
   build_and_run(cpp ${WORK}/static-prefix ${WORK}/static-cpp)
