@@ -79,6 +79,16 @@ CLI::Option* add_text(CLI::App& app, const std::string& flag, std::string& value
   return app.add_option(flag, value, help)->type_name(type);
 }
 
+CLI::Option* add_texts(CLI::App& app, const std::string& flag, std::vector<std::string>& values,
+                       const std::string& help) {
+  // As a plain list, "[a, b]" would become two values, and words behind the flag further ones.
+  return app.add_option(flag, values, help)
+      ->type_name("TEXT")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
 CLI::Option* add_fault(CLI::App& app, double& error) {
   return add_number(app, "--inject-error", error, -1e6, 1e6, "scale one element of each result")->group("");
 }

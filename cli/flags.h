@@ -30,6 +30,9 @@ CLI::Option* add_choice(CLI::App& app, const std::string& flag, std::string& val
                         const std::vector<std::string>& choices, const std::string& help);
 CLI::Option* add_text(CLI::App& app, const std::string& flag, std::string& value, const std::string& type,
                       const std::string& help);
+// A text each time the flag is given.
+CLI::Option* add_texts(CLI::App& app, const std::string& flag, std::vector<std::string>& values,
+                       const std::string& help);
 // --inject-error: hidden, because only the tests of the exit codes have a use for it (fault.h).
 CLI::Option* add_fault(CLI::App& app, double& error);
 

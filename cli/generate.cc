@@ -62,15 +62,15 @@ struct Run {
 
 std::vector<std::vector<int32_t>> prompt_ids(const GenerateFlags& flags, const runner::LoadedModel& loaded) {
   std::vector<std::vector<int32_t>> prompts;
-  if (flags.prompt_tokens > 0) {
-    prompts.push_back(measurement_prompt(flags.prompt_tokens, loaded.model->config().vocab));
-  }
   for (const std::string& prompt : flags.prompts) {
     if (!loaded.tokenizer)
       throw UsageError("--prompt: got text for a model without a tokenizer; want --prompt-tokens N");
     std::string text = prompt;
     if (!flags.raw) text = value_or_usage_error(loaded.tokenizer->render_chat({{"user", prompt}}, true));
     prompts.push_back(value_or_usage_error(loaded.tokenizer->encode(text)));
+  }
+  if (flags.prompt_tokens > 0) {
+    prompts.push_back(measurement_prompt(flags.prompt_tokens, loaded.model->config().vocab));
   }
   if (prompts.empty()) throw UsageError("--prompt: got none; want at least one (or --prompt-tokens N)");
   return prompts;
@@ -194,9 +194,8 @@ void write_json(const GenerateFlags& flags, const std::vector<std::vector<int32_
 
 void print_answers(const GenerateFlags& flags, const Run& result, bool streamed) {
   for (size_t i = 0; i < result.answers.size() && !streamed; ++i) {
-    if (result.answers[i].text.empty()) continue;
     if (i < flags.prompts.size()) fmt::print("[{}] {}\n", i + 1, flags.prompts[i]);
-    fmt::print("{}\n", result.answers[i].text);
+    if (i < flags.prompts.size() || !result.answers[i].text.empty()) fmt::print("{}\n", result.answers[i].text);
   }
   if (streamed) fmt::print("\n");
   fmt::print("Generated {} tokens in {:.2f} s ({:.1f} tok/s)\n", result.tokens, result.seconds, result.rate());
@@ -227,7 +226,7 @@ void add_generate(CLI::App& program, Action& action) {
   command->footer(kExamples);
   const auto flags = std::make_shared<GenerateFlags>();
   add_model_flags(*command, flags->model);
-  command->add_option("--prompt", flags->prompts, "what to answer (may be repeated)")->type_name("TEXT");
+  add_texts(*command, "--prompt", flags->prompts, "what to answer (may be repeated)");
   add_integer(*command, "--prompt-tokens", flags->prompt_tokens, {1, 1 << 24},
               "a prompt of this many tokens, for measurements");
   command->add_flag("--raw", flags->raw, "the prompt as it is, without the chat format");

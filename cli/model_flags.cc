@@ -45,7 +45,7 @@ void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
   add_number(command, "--top-p", flags.top_p, 0, 1, "choose among the likeliest tokens of this probability");
   add_integer(command, "--top-k", flags.top_k, {0, kMany}, "choose among this many likeliest tokens; 0: all");
   add_integer(command, "--seed", flags.seed, {0, kMany}, "of the choices");
-  command.add_option("--stop", flags.stop, "text that ends the answer (may be repeated)")->type_name("TEXT");
+  add_texts(command, "--stop", flags.stop, "text that ends the answer (may be repeated)");
   add_integers(command, "--stop-token-ids", flags.stop_token_ids, {0, kMany},
                "tokens that end the answer, a comma list");
   command.add_flag("--ignore-eos", flags.ignore_eos, "go on past the end token: always --max-tokens tokens");

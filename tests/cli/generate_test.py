@@ -45,6 +45,14 @@ class Generate(ProgramTest):
         self.assertEqual(lines, [f"[1] {SUM}", " 42", "[2] Sort: 40 12 33", " 12 33 40"])
         self.assertRegex(last, f"^{LAST_LINE.format('[0-9]+')}$")
 
+    def test_answers_stand_below_their_prompts(self):
+        brackets, sort = "[Sort: 40, 12, 33]", "Sort: 40 12 33"
+        _, *lines, _ = self.generate("--prompt-tokens", 5, "--prompt", brackets, "--prompt", sort, "--max-tokens", 3,
+                                     "--stop", " 12", "--stop", "[4, 4]")
+        self.assertEqual(lines[0], f"[1] {brackets}")
+        second = lines.index(f"[2] {sort}")
+        self.assertEqual(lines[second + 1], "")  # the first word is the stop text
+
     def test_back_ends_and_forms(self):
         for arguments in (["--backend", "reference"], ["--attention-form", "mha"], ["--dtype", "fp32"],
                           ["--quantization", "int8"], ["--block-size", 7], ["--threads", 1]):
@@ -164,6 +172,7 @@ class Generate(ProgramTest):
             (["--prompt", "x", "--compare", "cpu", "--attention-form", "mha"],
              "--attention-form: got it together with --compare"),
             (["--prompt", "x", "--json", "/no/such/folder/f"], "--json: got '/no/such/folder/f', whose folder does not"),
+            (["--prompt", "x", "y"], "got 'y'; want one of: --help, --model"),
             (["--prompts", "x"], "got '--prompts'; want one of: --help, --model"),
         ]:
             with self.subTest(arguments=arguments):
