@@ -23,8 +23,8 @@ class SamplingParams:
     top_k: int = 0
     """Choose among this many likeliest tokens; 0: all."""
     seed: int = 0
-    stop: Sequence[str] = ()
-    """Texts that end the answer; not part of it."""
+    stop: str | Sequence[str] = ()
+    """A text or several that end the answer; not part of it."""
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
 
@@ -100,10 +100,10 @@ class LLM:
     def _start(self, prompt: str | Sequence[int], sampling: SamplingParams | None, chat: bool) -> int:
         s = sampling or SamplingParams()
         ids = self._ids(prompt, chat)
+        stop = [s.stop] if isinstance(s.stop, str) else list(s.stop)
         with self._lock:
             number = int(self._llm.add(
-                ids, s.max_tokens, s.temperature, s.top_p, s.top_k, s.seed, list(s.stop), list(s.stop_token_ids),
-                s.ignore_eos,
+                ids, s.max_tokens, s.temperature, s.top_p, s.top_k, s.seed, stop, list(s.stop_token_ids), s.ignore_eos,
             ))  # fmt: skip
             self._inboxes[number] = collections.deque()
         return number

@@ -61,6 +61,7 @@ def test_sampling_parameters(llm):
     assert len(brief.token_ids) == 3 and brief.finish_reason == "length"
     stopped = llm.generate("Count from 5 to 14.", flashmla.SamplingParams(stop=["8"]))[0]
     assert stopped.text == " 5 6 7 "
+    assert llm.generate("Count from 5 to 14.", flashmla.SamplingParams(stop="9 1"))[0].text == " 5 6 7 8 "
     hot = flashmla.SamplingParams(temperature=4, seed=1, max_tokens=20, ignore_eos=True)
     assert llm.generate("Sort: 3 1", hot)[0].token_ids == llm.generate("Sort: 3 1", hot)[0].token_ids
 
