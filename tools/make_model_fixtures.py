@@ -4,10 +4,10 @@
     python tools/make_model_fixtures.py tests/fixtures/models [NAME..]
 
 Each file holds the config, prompts, logits and hidden states at some positions, and the router's choices, in fp32 and bf16.
-The weights are not in it: they follow from each tensor's name by the formula of `values`, `weight` and `fp8_weight` below, which
-tests/runner/model_fixture.cc repeats. All weights are exact in bf16; those of the FP8 model are rounded to it after their scales
-were multiplied in, as a loader does that keeps them in bf16. transformers must apply YaRN's factor to the softmax scale
-(from 5.17 on): the script stops when it does not.
+The weights are not in it: they follow from each tensor's name by the formula of `values`, `weight` and `fp8_weight` below,
+which tests/runner/model_fixture.cc repeats. All weights are exact in bf16; those of the FP8 model are rounded to it after
+their scales were multiplied in, as a loader does that keeps them in bf16. transformers must apply YaRN's factor to the
+softmax scale (from 5.17 on): the script stops when it does not.
 """
 
 import json
