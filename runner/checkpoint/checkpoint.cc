@@ -124,7 +124,7 @@ Result<Checkpoint> Checkpoint::open(const std::string& folder) {
   }
   std::vector<std::string> missing;
   for (const auto& [name, shard] : shard_of) {
-    if (checkpoint.find(name) == nullptr) missing.push_back(name + " (" + shard + ")");
+    if (checkpoint.find(name) == nullptr) missing.push_back(std::string(name).append(" (").append(shard).append(")"));
   }
   if (missing.empty()) return checkpoint;
   std::ranges::sort(missing);

@@ -88,7 +88,7 @@ bool JsonKeys::boolean(const std::string& key, bool fallback) {
   return fallback;
 }
 
-std::string JsonKeys::text(const std::string& key, std::optional<std::string> fallback) {
+std::string JsonKeys::text(const std::string& key, const std::optional<std::string>& fallback) {
   const json* value = find(key);
   if (value != nullptr && value->is_string()) return value->get<std::string>();
   if (value != nullptr || !fallback) fail(key, (value ? "got " + json_text(*value) : "missing") + "; want a string");

@@ -33,7 +33,7 @@ class JsonKeys {
   int64_t integer(const std::string& key, Range range, std::optional<int64_t> fallback = {});
   double number(const std::string& key, double above, std::optional<double> fallback = {});
   bool boolean(const std::string& key, bool fallback);
-  std::string text(const std::string& key, std::optional<std::string> fallback = {});
+  std::string text(const std::string& key, const std::optional<std::string>& fallback = {});
 
   // Keeps the first error only. `fail` says what was got and wanted, after the key's name.
   void fail(const std::string& key, const std::string& text, StatusCode code = StatusCode::kInvalidArgument);

@@ -51,15 +51,15 @@ void MappedFile::read_ahead() const {
 
 void MappedFile::will_need(std::span<const std::byte> part) {
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<uintptr_t>(part.data());
-  madvise(reinterpret_cast<void*>(begin / page * page), part.size() + begin % page, MADV_WILLNEED);
+  const uintptr_t before = reinterpret_cast<uintptr_t>(part.data()) % page;
+  madvise(const_cast<std::byte*>(part.data()) - before, part.size() + before, MADV_WILLNEED);
 }
 
 void MappedFile::forget(std::span<const std::byte> part) {
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const uintptr_t first = (reinterpret_cast<uintptr_t>(part.data()) + page - 1) / page * page;
-  const uintptr_t last = (reinterpret_cast<uintptr_t>(part.data()) + part.size()) / page * page;
-  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  const uintptr_t skipped = (page - reinterpret_cast<uintptr_t>(part.data()) % page) % page;  // whole pages only
+  if (part.size() < skipped + page) return;
+  madvise(const_cast<std::byte*>(part.data()) + skipped, (part.size() - skipped) / page * page, MADV_DONTNEED);
 }
 
 }  // namespace flashmla::runner

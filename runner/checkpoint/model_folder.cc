@@ -48,8 +48,8 @@ std::optional<HubName> hub_name(const std::string& model) {
 }
 
 std::optional<fs::path> hugging_face_cache() {
-  if (const auto path = variable("HF_HUB_CACHE")) return path;
-  if (const auto path = variable("HUGGINGFACE_HUB_CACHE")) return path;  // its older name
+  if (auto path = variable("HF_HUB_CACHE")) return path;
+  if (auto path = variable("HUGGINGFACE_HUB_CACHE")) return path;  // its older name
   if (const auto path = variable("HF_HOME")) return *path / "hub";
   if (const auto path = variable("XDG_CACHE_HOME")) return *path / "huggingface" / "hub";
   if (const auto path = variable("HOME")) return *path / ".cache" / "huggingface" / "hub";

@@ -39,6 +39,7 @@ static_assert(kTypes.size() == static_cast<size_t>(StoredType::kC64) + 1);
 
 std::string supported_types() {
   std::vector<std::string> names;
+  names.reserve(kTypes.size());
   for (const TypeInfo& type : kTypes) names.emplace_back(type.name);
   return list_text(names, names.size());
 }

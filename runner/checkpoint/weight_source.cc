@@ -127,7 +127,7 @@ Status SourceFinder::status(const std::string& folder) const {
     if (found_bias_[role]) missing.insert(missing.end(), absent_biases_[role].begin(), absent_biases_[role].end());
   }
   if (config_.attention_bias && !any_bias) {
-    missing.push_back("the biases of self_attn, which attention_bias in config.json promises");
+    missing.emplace_back("the biases of self_attn, which attention_bias in config.json promises");
   }
   std::vector<std::string> texts;
   // Fused experts are asked for once for each expert.
