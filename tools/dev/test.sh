@@ -14,6 +14,8 @@ command_test() {
   rm -rf "$results"
   mkdir -p "$results"
   require "${needs_build[@]}"
+  # The Python stage compiles what the C++ stage has compiled: from the cache. Elsewhere ccache is used where it is.
+  if [[ $(id -u) -eq 0 ]] && command -v apt-get >/dev/null; then require "command:ccache ccache"; fi
   pip_require python-build test
   if ((lite)); then export FLASHMLA_TEST_LITE=1; else pip_require torch jax; fi
 
@@ -57,8 +59,9 @@ test_python() {
   require_cmake
   say "pip install . (compiles the Python module)"
   local log=$state/pip-build.log
-  "$venv/bin/python" -m pip install --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall \
-    --config-settings=build-dir="$state/python-build" . >"$log" 2>&1 || {
+  # Named as CMake names them by itself: under another name the cache would not know its own work.
+  CC=${CC:-cc} CXX=${CXX:-c++} "$venv/bin/python" -m pip install --disable-pip-version-check --no-build-isolation \
+    --no-deps --force-reinstall --config-settings=build-dir="$state/python-build" . >"$log" 2>&1 || {
     tail -n 40 "$log" >&2
     die "the Python package could not be built (log: $log)"
   }
