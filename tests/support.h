@@ -88,7 +88,7 @@ inline const std::vector<Target>& all_targets() {
 inline std::vector<Target> targets_of(const cases::DecodeCase& decode_case) {
   std::vector<Target> list = all_targets();
   for (const Target& gpu : gpu_targets()) {
-    for (const char* kernel : {"portable_16x64", "portable_32x64", "portable_32x32", "portable_16x32", "portable_16x32_any"}) {
+    for (const char* kernel : {"portable_r16", "portable_r32", "portable_r16_163k", "portable_r32_163k", "portable_r16_99k", "portable_any"}) {
       list.push_back(gpu);
       list.back().kernel = kernel;
       list.back().name += std::string(" ") + kernel;

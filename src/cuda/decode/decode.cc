@@ -14,12 +14,12 @@ namespace flashmla::cuda {
 namespace {
 
 // Batch-invariant mode: splits of at least this many keys, and no more of them than this.
-constexpr int32_t kInvariantSplitKeys = 1024;
-constexpr int32_t kInvariantSplits = 32;
+constexpr uint32_t kLog2InvariantKeys = 10;
+constexpr uint32_t kInvariantSplits = 32;
 
 UnitRule unit_rule(const DecodeOptions& options) {
-  if (options.splits > 0) return {options.splits, kUnitKeys};
-  if (options.batch_invariant) return {kInvariantSplits, kInvariantSplitKeys};
+  if (options.splits > 0) return {static_cast<uint32_t>(options.splits), kLog2UnitKeys};
+  if (options.batch_invariant) return {kInvariantSplits, kLog2InvariantKeys};
   return {};
 }
 
@@ -121,9 +121,10 @@ Status launch_decode(const DecodeParams& params, const DecodeShape& shape, const
                      const DeviceInfo& device, Workspace workspace, void* stream) {
   if (shape.total_q == 0) return {};
   DecodeKernelParams p = kernel_params(params, shape, entry.config, device, workspace);
+  p.stages = entry.stages;
   void* arguments[] = {&p};
   FLASHMLA_RETURN_IF_ERROR(launch("decode (split kernel)", entry.split_kernel(),
-                                  {p.blocks, kThreads, entry.config.smem_bytes()}, arguments, stream));
+                                  {p.blocks, kThreads, entry.smem_bytes()}, arguments, stream));
   return launch("decode (combine kernel)", entry.combine_kernel(), {p.blocks, kCombineThreads, 0}, arguments, stream);
 }
 

@@ -1,5 +1,7 @@
 // The line of work (schedule.h) as a block sees it: lengths are read on the device, by every warp for itself, so that
 // nothing has to be planned, stored or waited for.
+//
+// This code runs once a block, cold: what counts are dependent loads and the number of instructions.
 #pragma once
 
 #include "cuda/decode/params.h"
@@ -8,28 +10,32 @@
 
 namespace flashmla::cuda {
 
+__device__ __forceinline__ int32_t clamp(int32_t value, int32_t low, int32_t high) {
+  return min(max(value, low), high);
+}
+
 // Of one request, read from device memory; values that make no sense are clamped, never followed.
 struct RequestSize {
-  int32_t keys = 0;        // cached tokens
-  int32_t tokens = 0;      // query tokens
-  int32_t first_token = 0; // ragged q: its first token among all
+  int32_t keys = 0;         // cached tokens
+  int32_t tokens = 0;       // query tokens
+  int32_t first_token = 0;  // ragged q: its first token among all
 };
-
-__device__ __forceinline__ int32_t clamp(int32_t value, int32_t low, int32_t high) {
-  return value < low ? low : value > high ? high : value;
-}
 
 __device__ __forceinline__ RequestSize request_size(const DecodeKernelParams& p, int32_t request) {
   RequestSize size;
   if (request < p.batch) size.keys = clamp(ptx::load_l2(p.seq_lens + request), 0, p.max_keys);
-  if (p.cu_seqlens_q == nullptr) {
-    size.tokens = p.seq_q;
-    return size;
-  }
+  size.tokens = p.seq_q;
+  if (p.cu_seqlens_q == nullptr) return size;
   size.first_token = clamp(ptx::load_l2(p.cu_seqlens_q + request), 0, p.total_q);
   const int32_t end = request < p.batch ? clamp(ptx::load_l2(p.cu_seqlens_q + request + 1), 0, p.total_q) : p.total_q;
-  size.tokens = end > size.first_token ? end - size.first_token : 0;
+  size.tokens = max(end - size.first_token, 0);
   return size;
+}
+
+// Row tiles of one KV head.
+template <int kRows>
+__device__ __forceinline__ uint32_t row_tiles(const DecodeKernelParams& p, const RequestSize& size) {
+  return (static_cast<uint32_t>(size.tokens) * p.group.divisor + kRows - 1) / kRows;
 }
 
 template <int kRows>
@@ -37,127 +43,121 @@ class Line {
  public:
   struct Place {
     int32_t request = 0;
-    int64_t base = 0;  // first unit of the request
+    uint32_t base = 0;  // first unit of the request
+    RequestSize size;
   };
 
-  __device__ explicit Line(const DecodeKernelParams& params) : p_(params), lane_(threadIdx.x % 32) {}
+  __device__ explicit Line(const DecodeKernelParams& params) : p_(params), rule_(params.units) {}
 
-  __device__ int32_t row_tiles(const RequestSize& size) const {
-    return (size.tokens * static_cast<int32_t>(p_.group.divisor) + kRows - 1) / kRows;
-  }
-  __device__ int64_t tiles(const RequestSize& size) const {
-    return static_cast<int64_t>(row_tiles(size)) * p_.heads_kv;
-  }
+  __device__ const UnitRule& rule() const { return rule_; }
 
   // Reads every length once. All lanes of the warp call it, and get the same answer.
   __device__ LineTotals read() {
-    LineTotals line;
-    if (p_.requests == 1) {
-      const RequestSize size = request_size(p_, 0);
-      line.tiles = tiles(size);
-      line.longest = p_.units.units(size.keys);
-      line.units = line.tiles * line.longest;
-      return line;
+    for (;;) {
+      uint64_t units = 0;
+      LineTotals line;
+      if (p_.requests == 1) {
+        only_ = request_size(p_, 0);
+        line.tiles = row_tiles<kRows>(p_, only_) * p_.heads_kv;
+        line.longest = rule_.cut(only_.keys).count;
+        units = static_cast<uint64_t>(line.tiles) * line.longest;
+      } else {
+#pragma unroll 1
+        for (int32_t first = 0; first < p_.requests; first += kWindow) {
+          const LineTotals window = read_window(first);
+          // Sums of lanes below this bound fit into the scan's 32 bits; any other line is too long as it is.
+          if (__reduce_max_sync(~0u, sum_) > kMaxUnits / 32) units = kMaxUnits;
+          units += __shfl_sync(~0u, before_ + sum_, 31);
+          line.tiles += __reduce_add_sync(~0u, window.tiles);
+          line.longest = max(line.longest, __reduce_max_sync(~0u, window.longest));
+        }
+      }
+      line.units = static_cast<uint32_t>(units);
+      if (units < kMaxUnits) return line;
+      ++rule_.log2_keys;  // more keys than any cache holds today
     }
-    for (int32_t first = 0; first < p_.requests; first += kWindow) {
-      int64_t window_tiles = 0;
-      uint32_t longest = 0;
-      load_window(first, window_tiles, longest);
-      line.units += __shfl_sync(~0u, before_ + sum_, 31);
-      line.tiles += p_.cu_seqlens_q == nullptr ? 0 : warp_sum(window_tiles);
-      const uint32_t most = __reduce_max_sync(~0u, longest);
-      if (most > line.longest) line.longest = most;
-    }
-    if (p_.cu_seqlens_q == nullptr) line.tiles = static_cast<int64_t>(p_.batch) * tiles(request_size(p_, p_.batch));
-    return line;
   }
 
   // The request that holds unit `unit` (below the total). All lanes, as above; after read().
-  __device__ Place find(int64_t unit) {
-    if (p_.requests == 1) return {};
-    int64_t base = 0;
+  __device__ Place find(uint32_t unit) {
+    if (p_.requests == 1) return {0, 0, only_};
+    uint32_t base = 0;
     for (int32_t first = 0;; first += kWindow) {
-      if (p_.requests > kWindow) {
-        int64_t window_tiles;
-        uint32_t longest;
-        load_window(first, window_tiles, longest);
+      if (p_.requests > kWindow) read_window(first);
+      const uint32_t here = __ballot_sync(~0u, unit - base >= before_ && unit - base - before_ < sum_);
+      if (here == 0) {
+        base += __shfl_sync(~0u, before_ + sum_, 31);
+        continue;
       }
-      const int64_t local = unit - base;
-      const uint32_t here = __ballot_sync(~0u, local >= before_ && local < before_ + sum_);
-      if (here != 0) {
-        Place place{first + lane_ * kPerLane, before_};
+      base += __shfl_sync(~0u, before_, __ffs(here) - 1);
+      // One of the owner lane's requests; all lanes look at the same one, in order.
+      const int owner = __ffs(here) - 1;
+      Place place{first + owner * kPerLane, base, {}};
 #pragma unroll
-        for (int k = 0; k + 1 < kPerLane; ++k) {
-          if (local >= place.base + units_[k] && place.request == first + lane_ * kPerLane + k) {
-            ++place.request;
-            place.base += units_[k];
-          }
-        }
-        const int owner = __ffs(here) - 1;
-        return {__shfl_sync(~0u, place.request, owner), base + __shfl_sync(~0u, place.base, owner)};
+      for (int k = 0; k < kPerLane; ++k) {
+        const uint32_t units = __shfl_sync(~0u, units_[k], owner);
+        if (unit - place.base < units || place.request != first + owner * kPerLane + k) continue;
+        place.base += units;
+        ++place.request;
       }
-      base += __shfl_sync(~0u, before_ + sum_, 31);
+      place.size = request_size(p_, place.request);
+      return place;
     }
   }
 
  private:
-  static constexpr int kPerLane = 8;  // neighbouring requests of one lane: independent loads
+  static constexpr int kPerLane = 4;  // neighbouring requests of one lane: independent loads
   static constexpr int kWindow = 32 * kPerLane;
 
-  __device__ static int64_t warp_sum(int64_t value) {
-    for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0u, value, step);
-    return value;
-  }
-
-  __device__ void load_window(int32_t first, int64_t& window_tiles, uint32_t& longest) {
+  // Units of a window of requests; tiles and longest of this lane's.
+  __device__ LineTotals read_window(int32_t first) {
+    LineTotals mine;
     sum_ = 0;
-    window_tiles = 0;
-    longest = 0;
 #pragma unroll
     for (int k = 0; k < kPerLane; ++k) {
-      const int32_t request = first + lane_ * kPerLane + k;
+      const int32_t request = first + static_cast<int32_t>(threadIdx.x % 32) * kPerLane + k;
       units_[k] = 0;
       if (request >= p_.requests) continue;
       const RequestSize size = request_size(p_, request);
-      const int64_t request_tiles = tiles(size);
-      const int64_t units = p_.units.units(size.keys);
-      units_[k] = request_tiles * units;
+      const uint32_t tiles = row_tiles<kRows>(p_, size) * p_.heads_kv;
+      const uint32_t units = rule_.cut(size.keys).count;
+      // A request of too many units alone only has to be seen as such.
+      units_[k] = static_cast<uint32_t>(min(static_cast<uint64_t>(tiles) * units, kMaxUnits / 4));
       sum_ += units_[k];
-      window_tiles += request_tiles;
-      if (request_tiles > 0 && units > longest) longest = static_cast<uint32_t>(units);
+      mine.tiles += tiles;
+      if (tiles > 0) mine.longest = max(mine.longest, units);
     }
-    int64_t inclusive = sum_;
+    uint32_t inclusive = sum_;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
-      const int64_t left = __shfl_up_sync(~0u, inclusive, step);
-      if (lane_ >= step) inclusive += left;
+      const uint32_t left = __shfl_up_sync(~0u, inclusive, step);
+      if (threadIdx.x % 32 >= step) inclusive += left;
     }
     before_ = inclusive - sum_;
+    return mine;
   }
 
   const DecodeKernelParams& p_;
-  int lane_;
-  int64_t units_[kPerLane] = {};  // of this lane's requests in the window read last
-  int64_t before_ = 0;            // units of the window before this lane's
-  int64_t sum_ = 0;
+  UnitRule rule_;
+  RequestSize only_;
+  uint32_t units_[kPerLane] = {};  // of this lane's requests in the window read last
+  uint32_t before_ = 0;            // units of the window before this lane's
+  uint32_t sum_ = 0;
 };
 
 // One visit of a tile by a slice.
 struct Segment {
   int32_t request = 0;
   int32_t kv_head = 0;
-  int32_t row_tile = 0;
+  uint32_t row_tile = 0;
   RequestSize size;
-  int64_t unit_begin = 0;
-  int64_t unit_end = 0;
-  int64_t units = 0;  // of the whole tile
-  int64_t unit_keys = 0;
+  uint32_t unit_begin = 0;
+  uint32_t unit_end = 0;
+  uint32_t units = 0;  // of the whole tile
+  uint32_t unit_keys = 0;
 
-  __device__ int32_t key_begin() const { return static_cast<int32_t>(unit_begin * unit_keys); }
-  __device__ int32_t key_end() const {
-    const int64_t end = unit_end * unit_keys;
-    return end < size.keys ? static_cast<int32_t>(end) : size.keys;
-  }
+  __device__ uint32_t key_begin() const { return unit_begin * unit_keys; }
+  __device__ uint32_t key_end() const { return min(unit_end * unit_keys, static_cast<uint32_t>(size.keys)); }
   __device__ bool begins_here() const { return unit_begin == 0; }
   __device__ bool whole() const { return unit_begin == 0 && unit_end == units; }
 };
@@ -166,20 +166,20 @@ struct Segment {
 template <int kRows>
 class Cursor {
  public:
-  __device__ Cursor(const DecodeKernelParams& params, typename Line<kRows>::Place place, int64_t begin, int64_t end)
-      : p_(&params), unit_(begin), end_(end) {
-    if (unit_ >= end_) return;
+  __device__ Cursor(const DecodeKernelParams& params, const UnitRule& rule, const typename Line<kRows>::Place& place,
+                    uint32_t begin, uint32_t end)
+      : p_(&params), rule_(rule), unit_(begin), end_(end) {
     segment_.request = place.request;
-    enter(request_size(*p_, place.request));
-    const int64_t local = begin - place.base;
-    const int64_t tile = divide(local, segment_.units);
-    segment_.kv_head = static_cast<int32_t>(divide(tile, row_tiles_));
-    segment_.row_tile = static_cast<int32_t>(tile - static_cast<int64_t>(segment_.kv_head) * row_tiles_);
+    enter(place.size);
+    const uint32_t local = begin - place.base;
+    const uint32_t tile = local / segment_.units;
+    segment_.kv_head = static_cast<int32_t>(row_tiles_ == 1 ? tile : tile / row_tiles_);
+    segment_.row_tile = tile - segment_.kv_head * row_tiles_;
     set_range(local - tile * segment_.units);
   }
 
   __device__ bool done() const { return unit_ >= end_; }
-  __device__ int64_t unit() const { return unit_; }  // on the line
+  __device__ uint32_t unit() const { return unit_; }  // on the line
   __device__ const Segment& segment() const { return segment_; }
 
   __device__ void next() {
@@ -202,27 +202,29 @@ class Cursor {
  private:
   __device__ void enter(const RequestSize& size) {
     segment_.size = size;
-    segment_.units = p_->units.units(size.keys);
-    segment_.unit_keys = p_->units.unit_keys(size.keys);
-    row_tiles_ = Line<kRows>(*p_).row_tiles(size);
+    const Splits units = rule_.cut(size.keys);
+    segment_.units = units.count;
+    segment_.unit_keys = units.keys;
+    row_tiles_ = row_tiles<kRows>(*p_, size);
   }
-  __device__ void set_range(int64_t begin) {
+  __device__ void set_range(uint32_t begin) {
     segment_.unit_begin = begin;
-    const int64_t left = p_->units.max_splits != 0 ? 1 : end_ - unit_;
-    segment_.unit_end = segment_.units - begin < left ? segment_.units : begin + left;
+    const uint32_t most = rule_.max_splits != 0 ? 1 : end_ - unit_;
+    segment_.unit_end = min(segment_.units - begin, most) + begin;
   }
 
   const DecodeKernelParams* p_;
+  UnitRule rule_;
   Segment segment_;
-  int32_t row_tiles_ = 0;
-  int64_t unit_;
-  int64_t end_;
+  uint32_t row_tiles_ = 0;
+  uint32_t unit_;
+  uint32_t end_;
 };
 
 // Where a segment's partial result goes.
 template <int kRows>
-__device__ __forceinline__ int64_t partial_slot(const DecodeKernelParams& p, const Segment& segment, int slice) {
-  if (p.units.max_splits == 0) return 2 * static_cast<int64_t>(slice) + (segment.begins_here() ? 1 : 0);
+__device__ __forceinline__ int64_t partial_slot(const DecodeKernelParams& p, const Segment& segment, uint32_t slice) {
+  if (p.units.max_splits == 0) return 2 * slice + (segment.begins_here() ? 1 : 0);
   // Tiles are numbered with gaps, so that nothing has to be added up over the requests.
   const int64_t first_token =
       p.cu_seqlens_q != nullptr ? segment.size.first_token : static_cast<int64_t>(segment.request) * p.seq_q;
@@ -233,7 +235,7 @@ __device__ __forceinline__ int64_t partial_slot(const DecodeKernelParams& p, con
 }
 
 // With few slices every second block works: neighbouring blocks share a texture processing cluster and its port.
-__device__ __forceinline__ int slice_of_block(int block, int blocks, int slices) {
+__device__ __forceinline__ uint32_t slice_of_block(uint32_t block, uint32_t blocks, uint32_t slices) {
   if (2 * slices > blocks) return block;
   return block % 2 == 0 ? block / 2 : (blocks + 1) / 2 + block / 2;
 }

@@ -25,8 +25,8 @@ struct FastDivisor {
 #ifdef __CUDACC__
   __host__ __device__
 #endif
-  int32_t quotient(int32_t n) const {
-    return static_cast<int32_t>(static_cast<uint64_t>(static_cast<uint32_t>(n)) * multiplier >> (31 + shift));
+  int32_t quotient(uint32_t n) const {
+    return static_cast<int32_t>(static_cast<uint64_t>(n) * multiplier >> (31 + shift));
   }
 };
 
@@ -70,10 +70,11 @@ struct DecodeKernelParams {
   FastDivisor page_size;
   int32_t pages = 0;
   int32_t max_keys = 0;  // width * page_size: no longer length can be meant
-  int32_t blocks = 1;    // of the split kernel; never depends on lengths
+  int32_t blocks = 1;    // of each kernel; never depends on lengths
+  int32_t stages = 2;    // of the ring
   UnitRule units;
-  int32_t few_units = 16;
-  int32_t least_units = 2;
+  uint32_t few_units = 8;  // slice_count
+  uint32_t least_units = 2;
   float scale_log2 = 0;  // softmax scale * log2(e)
   float empty_lse = 0;
   bool causal = false;

@@ -7,6 +7,8 @@
 // unit is kUnitKeys keys and a slice any run of units: it begins inside at most one tile and ends inside at most one, so
 // a block writes at most two partial results. Where splits are forced, or must follow from a request's own length
 // (batch-invariant mode), a unit is a whole split and gets a partial result of its own.
+//
+// Positions on the line have 32 bits: units grow until they suffice (Line::read).
 #pragma once
 
 #include <cstdint>
@@ -15,77 +17,81 @@
 
 namespace flashmla::cuda {
 
-inline constexpr int kUnitKeys = 32;
-inline constexpr int kMostSplits = 64;  // DecodeOptions: kMaxSplits (checked in table.cc)
+inline constexpr uint32_t kLog2UnitKeys = 5;
+inline constexpr uint32_t kUnitKeys = 1 << kLog2UnitKeys;
+inline constexpr int kMostSplits = 64;                     // DecodeOptions: kMaxSplits (checked in table.cc)
+inline constexpr uint64_t kMaxUnits = (uint64_t{1} << 31) - 1;  // of a line
+
+// Keys of each of at most `most` splits of `length` keys, a multiple of kUnitKeys and at least `least`; their number.
+struct Splits {
+  uint32_t keys;
+  uint32_t count;
+};
+FLASHMLA_HD_CALL constexpr Splits cut_splits(uint32_t length, uint32_t most, uint32_t least) {
+  const uint32_t even = (length + most - 1) / most;
+  const uint32_t rounded = (even + kUnitKeys - 1) / kUnitKeys * kUnitKeys;
+  const uint32_t keys = rounded > least ? rounded : least;
+  return {keys, length == 0 ? 1 : (length - 1) / keys + 1};
+}
 
 // How a tile's keys are cut into units.
 struct UnitRule {
-  int32_t max_splits = 0;        // 0: units of kUnitKeys, joined freely
-  int32_t least_split_keys = 0;  // a multiple of kUnitKeys
+  uint32_t max_splits = 0;  // 0: units of 2^log2_keys keys, joined freely; else a split has at least that many keys
+  uint32_t log2_keys = kLog2UnitKeys;
 
-  FLASHMLA_HD constexpr int64_t unit_keys(int64_t keys) const {
-    if (max_splits == 0) return kUnitKeys;
-    const int64_t even = (keys + max_splits - 1) / max_splits;
-    const int64_t rounded = (even + kUnitKeys - 1) / kUnitKeys * kUnitKeys;
-    return rounded > least_split_keys ? rounded : least_split_keys;
-  }
-  FLASHMLA_HD constexpr int64_t units(int64_t keys) const {
-    if (keys <= 0) return 1;
-    if (max_splits == 0) return (keys + kUnitKeys - 1) / kUnitKeys;
-    const int64_t each = unit_keys(keys);
-    return (keys + each - 1) / each;
+  // Of a tile of `length` keys, below 2^31: keys of each unit but the last, and the number of units.
+  FLASHMLA_HD constexpr Splits cut(uint32_t length) const {
+    const uint32_t keys = uint32_t{1} << log2_keys;
+    if (max_splits != 0) return cut_splits(length, max_splits, keys);
+    return {keys, length == 0 ? 1 : ((length - 1) >> log2_keys) + 1};
   }
 };
-
-// 64-bit division is a call of some 100 instructions on the GPU; nearly every line is short.
-FLASHMLA_HD constexpr int64_t divide(int64_t a, int64_t b) {
-  if (((a | b) >> 32) == 0) return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
-  return a / b;
-}
 
 // What the lengths of a call add up to.
 struct LineTotals {
-  int64_t units = 0;
-  int64_t tiles = 0;
-  int64_t longest = 0;  // units of the longest tile
+  uint32_t units = 0;
+  uint32_t tiles = 0;
+  uint32_t longest = 0;  // units of the longest tile
 };
 
-// Number of slices on `blocks` blocks; 0 without work. A combine step reads as many bytes as the partial results have, so short lines
-// are cut into few slices: one unit each up to kFewUnits units, then at least kLeastUnits. Tiles of equal length are
-// not cut where that keeps nearly all blocks busy: whole tiles need no combine step.
-FLASHMLA_HD constexpr int slice_count(const LineTotals& line, int blocks, int few_units, int least_units) {
-  const int64_t fine = line.units < few_units ? line.units : few_units;
-  const int64_t coarse = line.units / least_units;
-  const int64_t wanted = fine > coarse ? fine : coarse;
-  const int parts = static_cast<int>(wanted < blocks ? wanted : blocks);
-  if (parts < blocks || line.tiles * line.longest != line.units) return parts;
-  // Equal tiles: a number of slices that divides the tiles, or that the tiles divide; at most a sixteenth fewer.
+// Number of slices on `blocks` blocks; 0 without work. A combine step reads as many bytes as the partial results have,
+// so short lines are cut into few slices: one unit each up to few_units units, then at least least_units. Tiles of
+// equal length are not cut where that keeps nearly all blocks busy: whole tiles need no combine step.
+FLASHMLA_HD constexpr uint32_t slice_count(const LineTotals& line, uint32_t blocks, uint32_t few_units,
+                                           uint32_t least_units) {
+  const uint32_t fine = line.units < few_units ? line.units : few_units;
+  const uint32_t coarse = line.units / least_units;
+  const uint32_t wanted = fine > coarse ? fine : coarse;
+  if (wanted < blocks) return wanted;
+  if (line.tiles == 1 || static_cast<uint64_t>(line.tiles) * line.longest != line.units) return blocks;
+  // Equal tiles: the number of blocks nearest below, at most a sixteenth fewer, that gives each tile a whole number of
+  // slices or each slice a whole number of tiles.
+  const uint32_t least = blocks - blocks / 16;
   if (line.tiles <= blocks) {
-    const int aligned = blocks / static_cast<int>(line.tiles) * static_cast<int>(line.tiles);
-    return aligned >= blocks - blocks / 16 ? aligned : parts;
+    const uint32_t aligned = blocks / line.tiles * line.tiles;
+    return aligned >= least ? aligned : blocks;
   }
-  for (int fewer = blocks; fewer >= blocks - blocks / 16; --fewer) {
-    if (line.tiles - divide(line.tiles, fewer) * fewer == 0) return fewer;
-  }
-  return parts;
+  const uint32_t rounds = (line.tiles + blocks - 1) / blocks;
+  const uint32_t even = line.tiles / rounds;
+  return even >= least && even * rounds == line.tiles ? even : blocks;
 }
 
-// `units` in `parts` slices, the first `units % parts` of them one unit longer.
+// `units` in `count` slices, the first `units % count` of them one unit longer.
 struct Slices {
-  int64_t length = 0;
-  int64_t longer = 0;
+  uint32_t length = 0;
+  uint32_t longer = 0;
 
-  FLASHMLA_HD constexpr Slices(int64_t units, int parts) : length(divide(units, parts)) {
-    longer = units - length * parts;
+  FLASHMLA_HD constexpr Slices(uint32_t units, uint32_t count) : length(units / count) {
+    longer = units - length * count;
   }
-  FLASHMLA_HD constexpr int64_t begin(int slice) const {
+  FLASHMLA_HD constexpr uint32_t begin(uint32_t slice) const {
     return slice * length + (slice < longer ? slice : longer);
   }
   // The slice that holds unit `unit`; length is at least 1, as slice_count never exceeds the units.
-  FLASHMLA_HD constexpr int owner(int64_t unit) const {
-    const int64_t in_longer = longer * (length + 1);
-    if (unit < in_longer) return static_cast<int>(divide(unit, length + 1));
-    return static_cast<int>(longer + divide(unit - in_longer, length));
+  FLASHMLA_HD constexpr uint32_t owner(uint32_t unit) const {
+    const uint32_t in_longer = longer * (length + 1);
+    const bool first = unit < in_longer;
+    return (first ? 0 : longer) + (first ? unit : unit - in_longer) / (first ? length + 1 : length);
   }
 };
 

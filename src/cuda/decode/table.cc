@@ -15,16 +15,18 @@ namespace {
 
 // Best first among those that fit.
 constexpr std::array kEntries = {
-    DecodeEntry{"portable_16x64", DType::kBFloat16, k16x64, bf16_16x64_split, bf16_16_combine},
-    DecodeEntry{"portable_32x64", DType::kBFloat16, k32x64, bf16_32x64_split, bf16_32_combine},
-    DecodeEntry{"portable_32x32", DType::kBFloat16, k32x32, bf16_32x32_split, bf16_32_combine},
-    DecodeEntry{"portable_16x32", DType::kBFloat16, k16x32, bf16_16x32_split, bf16_16_combine},
-    DecodeEntry{"portable_16x32_any", DType::kBFloat16, k16x32Any, bf16_16x32_any_split, bf16_16_any_combine},
-    DecodeEntry{"portable_16x64", DType::kFloat16, k16x64, fp16_16x64_split, fp16_16_combine},
-    DecodeEntry{"portable_32x64", DType::kFloat16, k32x64, fp16_32x64_split, fp16_32_combine},
-    DecodeEntry{"portable_32x32", DType::kFloat16, k32x32, fp16_32x32_split, fp16_32_combine},
-    DecodeEntry{"portable_16x32", DType::kFloat16, k16x32, fp16_16x32_split, fp16_16_combine},
-    DecodeEntry{"portable_16x32_any", DType::kFloat16, k16x32Any, fp16_16x32_any_split, fp16_16_any_combine},
+    DecodeEntry{"portable_r16", DType::kBFloat16, k16Rows, 5, bf16_16_split, bf16_16_combine},
+    DecodeEntry{"portable_r32", DType::kBFloat16, k32Rows, 5, bf16_32_split, bf16_32_combine},
+    DecodeEntry{"portable_r16_163k", DType::kBFloat16, k16Rows, 4, bf16_16_split, bf16_16_combine},
+    DecodeEntry{"portable_r32_163k", DType::kBFloat16, k32Rows, 3, bf16_32_split, bf16_32_combine},
+    DecodeEntry{"portable_r16_99k", DType::kBFloat16, k16Rows, 2, bf16_16_split, bf16_16_combine},
+    DecodeEntry{"portable_any", DType::kBFloat16, k16RowsAny, 2, bf16_16_any_split, bf16_16_any_combine},
+    DecodeEntry{"portable_r16", DType::kFloat16, k16Rows, 5, fp16_16_split, fp16_16_combine},
+    DecodeEntry{"portable_r32", DType::kFloat16, k32Rows, 5, fp16_32_split, fp16_32_combine},
+    DecodeEntry{"portable_r16_163k", DType::kFloat16, k16Rows, 4, fp16_16_split, fp16_16_combine},
+    DecodeEntry{"portable_r32_163k", DType::kFloat16, k32Rows, 3, fp16_32_split, fp16_32_combine},
+    DecodeEntry{"portable_r16_99k", DType::kFloat16, k16Rows, 2, fp16_16_split, fp16_16_combine},
+    DecodeEntry{"portable_any", DType::kFloat16, k16RowsAny, 2, fp16_16_any_split, fp16_16_any_combine},
 };
 
 bool tuned_widths(const DecodeShape& shape) { return shape.latent_dim == kMaxLatent && shape.rope_dim == kMaxRope; }
@@ -65,7 +67,7 @@ Result<DecodeChoice> select_decode(const DecodeShape& shape, const DeviceInfo& d
     names += concat(names.empty() ? "" : ", ", entry.name);
     const DecodeConfig& config = entry.config;
     const bool widths = config.widths == Widths::kAny || tuned_widths(shape);
-    const bool fits = config.fits(device.smem_per_block);
+    const bool fits = config.fits(entry.stages, device.smem_per_block);
     if (!named.empty()) {
       if (named != entry.name) continue;
       if (!widths) {
@@ -73,22 +75,22 @@ Result<DecodeChoice> select_decode(const DecodeShape& shape, const DeviceInfo& d
                            concat("this kernel takes ", kMaxLatent, " + ", kMaxRope));
       }
       if (!fits) {
-        return unsupported("kernel", concat(named, ", which needs ", config.smem_bytes(), " bytes of shared memory"),
+        return unsupported("kernel", concat(named, ", which needs ", entry.smem_bytes(), " bytes of shared memory"),
                            concat("up to ", device.smem_per_block, " on ", device.name));
       }
       return DecodeChoice{&entry, "it was asked for"};
     }
     if (!widths || !fits) continue;
     // Tiles of 32 rows read each key once for twice the rows; where 16 suffice they would be half empty.
-    if (config.rows == 16 && rows > 16 && tuned_widths(shape) && k32x32.fits(device.smem_per_block)) continue;
+    if (config.rows == 16 && rows > 16 && tuned_widths(shape) && k32Rows.fits(3, device.smem_per_block)) continue;
     if (config.rows == 32 && rows <= 16) continue;
-    return DecodeChoice{&entry, concat(rows, " query rows a KV head in tiles of ", config.rows, ", blocks of ",
-                                       config.tokens, " keys; ", config.smem_bytes(), " of ", device.smem_per_block,
-                                       " bytes of shared memory on ", device.name)};
+    return DecodeChoice{&entry, concat(rows, " query rows a KV head in tiles of ", config.rows, "; a ring of ",
+                                       entry.stages, " stages takes ", entry.smem_bytes(), " of ",
+                                       device.smem_per_block, " bytes of shared memory on ", device.name)};
   }
   if (!named.empty()) return {Status{StatusCode::kNotFound, concat("kernel: got '", named, "'; want one of: ", names)}};
   return unsupported("device", concat(device.name, " with ", device.smem_per_block, " bytes of shared memory a block"),
-                     concat("at least ", k16x32Any.smem_bytes()));
+                     concat("at least ", kEntries.back().smem_bytes()));
 }
 
 }  // namespace flashmla::cuda

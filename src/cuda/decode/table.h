@@ -15,9 +15,12 @@ struct DecodeEntry {
   const char* name;
   DType dtype;
   DecodeConfig config;
+  int stages;  // of the ring in shared memory
   // Addresses of the kernels' host stubs.
   const void* (*split_kernel)();
   const void* (*combine_kernel)();
+
+  int smem_bytes() const { return config.smem_bytes(stages); }
 };
 
 std::span<const DecodeEntry> decode_entries();

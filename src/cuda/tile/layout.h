@@ -5,8 +5,10 @@
 
 #ifdef __CUDACC__
 #define FLASHMLA_HD __host__ __device__ __forceinline__
+#define FLASHMLA_HD_CALL __host__ __device__ __noinline__  // rare: kept out of line, so that hot code stays short
 #else
 #define FLASHMLA_HD inline
+#define FLASHMLA_HD_CALL inline
 #endif
 
 namespace flashmla::tile {

@@ -7,10 +7,11 @@
 #define FLASHMLA_SPLIT_INSTANCE(function, Element, config)                                         \
   const void* flashmla::cuda::function() {                                                         \
     constexpr DecodeConfig C = config;                                                             \
-    return reinterpret_cast<const void*>(&decode_portable<Element, C.rows, C.tokens, C.widths>);   \
+    return reinterpret_cast<const void*>(&decode_portable<Element, C.rows, C.widths>);             \
   }
 
-#define FLASHMLA_COMBINE_INSTANCE(function, Element, rows, widths)                       \
-  const void* flashmla::cuda::function() {                                               \
-    return reinterpret_cast<const void*>(&combine_partials<Element, rows, widths>);      \
+#define FLASHMLA_COMBINE_INSTANCE(function, Element, config)                                       \
+  const void* flashmla::cuda::function() {                                                         \
+    constexpr DecodeConfig C = config;                                                             \
+    return reinterpret_cast<const void*>(&combine_partials<Element, C.rows, C.widths>);            \
   }

@@ -3,21 +3,17 @@
 
 namespace flashmla::cuda {
 
-const void* bf16_16x64_split();
-const void* bf16_32x64_split();
-const void* bf16_32x32_split();
-const void* bf16_16x32_split();
-const void* bf16_16x32_any_split();
+const void* bf16_16_split();
 const void* bf16_16_combine();
+const void* bf16_32_split();
 const void* bf16_32_combine();
+const void* bf16_16_any_split();
 const void* bf16_16_any_combine();
-const void* fp16_16x64_split();
-const void* fp16_32x64_split();
-const void* fp16_32x32_split();
-const void* fp16_16x32_split();
-const void* fp16_16x32_any_split();
+const void* fp16_16_split();
 const void* fp16_16_combine();
+const void* fp16_32_split();
 const void* fp16_32_combine();
+const void* fp16_16_any_split();
 const void* fp16_16_any_combine();
 
 }  // namespace flashmla::cuda
