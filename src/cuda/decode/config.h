@@ -10,8 +10,6 @@ inline constexpr int kMaxRope = 64;
 inline constexpr int kMaxWidth = kMaxLatent + kMaxRope;       // d_qk
 inline constexpr int kElementBytes = 2;                       // bf16 and fp16
 inline constexpr int kTilePitch = kMaxWidth * kElementBytes;  // bytes from row to row of Q and KV tiles, whatever d_qk
-inline constexpr int kWarps = 8;
-inline constexpr int kThreads = 32 * kWarps;
 inline constexpr int kStepKeys = 64;   // keys of one step of the computation
 inline constexpr int kStageRows = 32;  // of the ring: half a step, so that loads go on while the other stages are used
 inline constexpr int kStageBytes = kStageRows * kTilePitch;
@@ -29,17 +27,24 @@ struct DecodeConfig {
   int rows = 16;  // query rows (tokens x heads of one KV head) of a tile
   Widths widths = Widths::kTuned;
 
-  // ---- how the 8 warps share a step
-  // Scores: warp_keys keys a warp; the warps of the same keys share the k dimension, and their sums meet in shared
-  // memory. Chosen so that a warp's part of Q stays in registers: 72 a thread.
-  constexpr int warp_keys() const { return rows; }
+  // ---- how the warps share a step
+#ifndef W16
+#define W16 8
+#endif
+  constexpr int warps() const { return rows == 16 ? W16 : 8; }
+  constexpr int threads() const { return 32 * warps(); }
+  // Scores: warp_keys keys a warp; the four warps of the same keys share the k dimension, so that a warp's part of Q
+  // stays in registers, and their sums meet in shared memory.
+  static constexpr int k_splits() { return 4; }
+  constexpr int warp_keys() const { return kStepKeys * k_splits() / warps(); }
   constexpr int key_groups() const { return kStepKeys / warp_keys(); }
-  constexpr int k_splits() const { return kWarps / key_groups(); }
   constexpr int k_steps() const { return kMaxWidth / 16 / k_splits(); }  // m16n8k16 steps of one warp
   // Softmax: rows x lanes_per_row threads.
-  constexpr int lanes_per_row() const { return kThreads / rows; }
+  constexpr int lanes_per_row() const { return threads() / rows; }
   constexpr int keys_per_lane() const { return kStepKeys / lanes_per_row(); }
   constexpr int row_tiles() const { return rows / 16; }
+  // Values: the columns of V that a warp owns.
+  constexpr int slab() const { return kMaxLatent / warps(); }
 
   // ---- shared memory, bytes: the ring comes last, because its depth is chosen by the device
   // Partial scores, fp32 [k_splits][rows][score_pitch]: 8 more columns put neighbouring rows into other banks.
@@ -50,14 +55,18 @@ struct DecodeConfig {
   constexpr int p_offset() const { return score_bytes(); }
   constexpr int factor_offset() const { return p_offset() + rows * p_pitch(); }
   constexpr int valid_offset() const { return factor_offset() + 2 * rows * 4; }  // fp32 [2][rows] before it
-  constexpr int ring_offset() const { return (valid_offset() + kMaxStages * kStageRows + 127) / 128 * 128; }
+  constexpr int id_offset() const { return valid_offset() + kMaxStages * kStageRows; }  // uint8 [stages][rows] before it
+  // int32 [stages][rows] before the ring
+  constexpr int ring_offset() const { return (id_offset() + kMaxStages * kStageRows * 4 + 127) / 128 * 128; }
   constexpr int smem_bytes(int stages) const { return ring_offset() + stages * kStageBytes; }
-  constexpr bool fits(int stages, int smem_limit) const { return smem_bytes(stages) <= smem_limit; }
+  // Beside it, what kernels declare statically: the segments on their way through the ring.
+  static constexpr int static_bytes() { return 512; }
+  constexpr bool fits(int stages, int smem_limit) const { return smem_bytes(stages) + static_bytes() <= smem_limit; }
 
   constexpr bool valid() const {
-    return (rows == 16 || rows == 32) && key_groups() * k_splits() == kWarps &&
+    return (rows == 16 || rows == 32) && key_groups() * k_splits() == warps() && warp_keys() % 16 == 0 &&
            k_steps() * k_splits() * 16 == kMaxWidth && keys_per_lane() * lanes_per_row() == kStepKeys &&
-           keys_per_lane() % 4 == 0 && rows * kTilePitch <= kStageBytes;  // a tile of Q or of results fits a stage
+           keys_per_lane() % 2 == 0 && rows * kTilePitch <= kStageBytes;  // a tile of Q or of results fits a stage
   }
 };
 
@@ -70,7 +79,7 @@ inline constexpr DecodeConfig k16Rows{16, Widths::kTuned};
 inline constexpr DecodeConfig k32Rows{32, Widths::kTuned};
 inline constexpr DecodeConfig k16RowsAny{16, Widths::kAny};
 
-static_assert(k16Rows.valid() && k16Rows.fits(5, kSmem227K) && k16Rows.fits(4, kSmem163K) && k16Rows.fits(2, kSmem99K));
+static_assert(k16Rows.valid() && k16Rows.fits(5, kSmem227K) && k16Rows.fits(3, kSmem163K) && k16Rows.fits(2, kSmem99K));
 static_assert(k32Rows.valid() && k32Rows.fits(5, kSmem227K) && k32Rows.fits(3, kSmem163K));
 static_assert(k16RowsAny.valid());
 

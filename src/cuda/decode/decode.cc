@@ -124,7 +124,7 @@ Status launch_decode(const DecodeParams& params, const DecodeShape& shape, const
   p.stages = entry.stages;
   void* arguments[] = {&p};
   FLASHMLA_RETURN_IF_ERROR(launch("decode (split kernel)", entry.split_kernel(),
-                                  {p.blocks, kThreads, entry.smem_bytes()}, arguments, stream));
+                                  {p.blocks, entry.config.threads(), entry.smem_bytes()}, arguments, stream));
   return launch("decode (combine kernel)", entry.combine_kernel(), {p.blocks, kCombineThreads, 0}, arguments, stream);
 }
 

@@ -27,8 +27,6 @@ namespace flashmla::cuda {
 
 namespace portable {
 
-constexpr int kSlab = kMaxLatent / kWarps;  // columns of V of a warp
-
 __device__ __forceinline__ uint32_t pack(float low, float high, __nv_bfloat16 /*element*/) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&pair);
@@ -74,66 +72,115 @@ __device__ __forceinline__ int64_t offset_of(const QueryStrides& stride, const S
          place.head * stride.head;
 }
 
+// Segments between the loader, which finds them, and the computation: at most one for each stage, and the current one.
+constexpr int kSegments = kMaxStages + 1;
+static_assert(kSegments * sizeof(Segment) <= DecodeConfig::static_bytes());
+
 // Fills the ring, ahead of the computation and over the ends of segments.
+//
+// Eight lanes copy a panel of a row, 128 bytes, side by side. With twice as many threads as that takes for a stage, two
+// such groups share a row, panel by panel.
+//
+// Loads come back in order, so a page id asked for behind a ring full of keys would be waited for as long as these. Ids
+// therefore travel with the stage that is `stages` before theirs, into a slot of the same number, and are there when
+// that stage has been used and its place is filled again. Only a segment's first ids are read directly.
 template <DecodeConfig C>
 class Loader {
  public:
-  __device__ Loader(const DecodeKernelParams& params, const Cursor<C.rows>& cursor, unsigned char* smem)
-      : p_(params), cursor_(cursor), smem_(smem), policy_(ptx::evict_first_policy()) {}
+  __device__ Loader(const DecodeKernelParams& params, const Cursor<C.rows>& cursor, unsigned char* smem,
+                    Segment* segments)
+      : p_(params),
+        cursor_(cursor),
+        segments_(segments),
+        smem_(smem),
+        ring_(ptx::shared_address(smem) + C.ring_offset() +
+              tile::swizzled(row(), 8 * group() + lane(), kTilePitch)) {}
 
   // Issues the next stage of the ring as one group of copies; an empty group once the slice is through.
   __device__ void issue(int stage) {
-    if (!cursor_.done()) {
-      const uint32_t tile = ptx::shared_address(smem_) + C.ring_offset() + stage * kStageBytes;
-      const Segment& segment = cursor_.segment();
-      if (wants_queries_) {
-        key_ = segment.key_begin();
-        near_ = find_key(key_);
-        far_ = find_key(key_ + kStageRows);
-        issue_queries(tile);
-        wants_queries_ = false;
-      } else {
-        issue_keys(tile, stage);
-        near_ = far_;
-        far_ = find_key(key_ + 2 * kStageRows);
-        key_ += kStageRows;
-      }
-      if (key_ >= segment.key_end() && (key_ - segment.key_begin()) % kStepKeys == 0) {
-        cursor_.next();
-        wants_queries_ = true;
-      }
+    const uint32_t target = ring_ + stage * kStageBytes;
+    if (key_stages_ > 0) {
+      issue_keys(target, stage);
+      key_ += kStageRows;
+      if (--key_stages_ == 0) cursor_.next();
+    } else if (!cursor_.done()) {
+      begin_segment(target, stage);
     }
     ptx::cp_async_commit();
   }
 
  private:
-  // Eight lanes copy 128 bytes of a row side by side; 32 such groups, a row of a stage each.
-  static_assert(kThreads / 8 == kStageRows);
+  static constexpr int kGroups = C.threads() / (8 * kStageRows);  // of a row
+  static_assert(kGroups == 1 || kGroups == 2);
   static constexpr int kPanels = kMaxWidth / 64;
-  __device__ static int row() { return threadIdx.x / 8; }
+  __device__ static int row() { return threadIdx.x / (8 * kGroups); }
+  __device__ static int group() { return threadIdx.x / 8 % kGroups; }
   __device__ static int lane() { return threadIdx.x % 8; }
+  __device__ static bool leads_row() { return threadIdx.x % (8 * kGroups) == 0; }
+  // Element of the row where panel i of this thread's begins.
+  __device__ static int column(int i) { return (i * kGroups + group()) * 64 + lane() * 8; }
 
-  __device__ void issue_keys(uint32_t tile, int stage) {
-    const Extent<C> extent{p_};
-    const bool valid = near_.page >= 0 && near_.page < p_.pages;
-    const char* source = static_cast<const char*>(p_.kv);
-    if (valid) {
-      const int64_t element = near_.page * p_.kv_page_stride + near_.place * p_.kv_token_stride +
-                              cursor_.segment().kv_head * p_.kv_head_stride + lane() * 8;
-      source += element * kElementBytes;
-    }
-    const uint32_t target = tile + tile::swizzled(row(), lane(), kTilePitch);
+  __device__ int32_t* id_slot(int stage) const {
+    return reinterpret_cast<int32_t*>(smem_ + C.id_offset()) + stage * kStageRows + row();
+  }
+
+  __device__ void begin_segment(uint32_t target, int stage) {
+    const Segment& segment = cursor_.segment();
+    if (threadIdx.x == 0) segments_[next_segment_] = segment;
+    next_segment_ = (next_segment_ + 1) % kSegments;
+    key_ = segment.key_begin() + row();
+    key_end_ = segment.key_end();
+    table_ = p_.page_table + segment.request * p_.table_stride;
+    head_ = static_cast<const char*>(p_.kv) + (segment.kv_head * p_.kv_head_stride + column(0)) * kElementBytes;
+    int32_t ids[kMaxStages];
 #pragma unroll
-    for (int panel = 0; panel < kPanels; ++panel) {
-      if (panel >= extent.panels()) break;
-      const bool inside = valid && (C.widths == Widths::kTuned || panel * 64 + lane() * 8 < extent.width());
-      ptx::cp_async_16(target + panel * tile::kPanelBytes, source + (inside ? panel * 128 : 0), inside, policy_);
+    for (int i = 0; i < kMaxStages; ++i) {
+      const uint32_t key = key_ + i * kStageRows;
+      ids[i] = i < p_.stages && key < key_end_ ? ptx::load_l2(table_ + p_.page_size.quotient(key)) : -1;
     }
-    if (lane() == 0) smem_[C.valid_offset() + stage * kStageRows + row()] = valid;
+    issue_queries(target);
+#pragma unroll
+    for (int i = 0; i < kMaxStages; ++i) {
+      if (++stage == p_.stages) stage = 0;
+      if (i < p_.stages && leads_row()) *id_slot(stage) = ids[i];
+    }
+    __syncwarp();
+    key_stages_ = (key_end_ - segment.key_begin() + kStepKeys - 1) / kStepKeys * (kStepKeys / kStageRows);
+    if (key_end_ <= segment.key_begin()) {
+      key_stages_ = 0;
+      cursor_.next();
+    }
+  }
+
+  __device__ void issue_keys(uint32_t target, int stage) {
+    const int32_t id = *id_slot(stage);
+    const bool valid = key_ < key_end_ && static_cast<uint32_t>(id) < static_cast<uint32_t>(p_.pages);
+    // Where there is no key, zeros are written and nothing is read, whatever the address.
+    const int32_t page = valid ? id : 0;
+    const auto place = static_cast<int32_t>(key_ - p_.page_size.quotient(key_) * p_.page_size.divisor);
+    const char* source = head_ + (page * p_.kv_page_stride + place * p_.kv_token_stride) * kElementBytes;
+    const uint64_t policy = ptx::evict_first_policy();
+#pragma unroll
+    for (int i = 0; i < (kPanels + kGroups - 1) / kGroups; ++i) {
+      if (kPanels % kGroups != 0 && (i + 1) * kGroups > kPanels && i * kGroups + group() >= kPanels) break;
+      bool inside = valid;
+      if (C.widths == Widths::kAny) {
+        if (i * kGroups + group() >= Extent<C>{p_}.panels()) break;
+        inside = valid && column(i) < Extent<C>{p_}.width();
+      }
+      constexpr int kStep = kGroups * tile::kPanelBytes;
+      ptx::cp_async_16(target + i * kStep, source + i * kStep, inside, policy);
+    }
+    __syncwarp();  // the row's lanes have read its id
+    if (leads_row()) {
+      smem_[C.valid_offset() + stage * kStageRows + row()] = valid;
+      const uint32_t key = key_ + p_.stages * kStageRows;
+      if (key < key_end_) ptx::cp_async_4(ptx::shared_address(id_slot(stage)), table_ + p_.page_size.quotient(key));
+    }
   }
 
   // The tile of queries; rows that do not exist become zeros.
-  __device__ void issue_queries(uint32_t tile) {
+  __device__ void issue_queries(uint32_t target) {
     if (row() >= C.rows) return;
     const Extent<C> extent{p_};
     const Segment& segment = cursor_.segment();
@@ -142,41 +189,29 @@ class Loader {
     const char* q = static_cast<const char*>(p_.q);
     const char* rope = static_cast<const char*>(p_.q_rope);
     if (valid) {
-      q += (offset_of(p_.q_stride, segment, place) + lane() * 8) * kElementBytes;
-      rope += (offset_of(p_.q_rope_stride, segment, place) + lane() * 8 - extent.latent()) * kElementBytes;
+      q += (offset_of(p_.q_stride, segment, place) + column(0)) * kElementBytes;
+      rope += (offset_of(p_.q_rope_stride, segment, place) + column(0) - extent.latent()) * kElementBytes;
     }
-    const uint32_t target = tile + tile::swizzled(row(), lane(), kTilePitch);
-#pragma unroll
-    for (int panel = 0; panel < kPanels; ++panel) {
-      if (panel >= extent.panels()) break;
-      const int column = panel * 64 + lane() * 8;
-      const bool inside = valid && (C.widths == Widths::kTuned || column < extent.width());
-      const char* source = column < extent.latent() ? q : rope;
-      ptx::cp_async_16(target + panel * tile::kPanelBytes, inside ? source + panel * 128 : q, inside);
+#pragma unroll 1
+    for (int i = 0; i * kGroups + group() < extent.panels(); ++i) {
+      const bool inside = valid && (C.widths == Widths::kTuned || column(i) < extent.width());
+      const char* source = column(i) < extent.latent() ? q : rope;
+      constexpr int kStep = kGroups * tile::kPanelBytes;
+      ptx::cp_async_16(target + i * kStep, source + i * kStep, inside);
     }
-  }
-
-  // Where the key of this thread's row lies, in a stage whose first key is `first`. Read two stages before it is used.
-  struct KeyPlace {
-    int32_t page = -1;  // -1: there is no key
-    int32_t place = 0;
-  };
-  __device__ KeyPlace find_key(uint32_t first) const {
-    const uint32_t key = first + row();
-    if (key >= cursor_.segment().key_end()) return {};
-    const int32_t page = p_.page_size.quotient(key);
-    return {ptx::load_l2(p_.page_table + cursor_.segment().request * p_.table_stride + page),
-            static_cast<int32_t>(key - page * p_.page_size.divisor)};
   }
 
   const DecodeKernelParams& p_;
   Cursor<C.rows> cursor_;
-  unsigned char* smem_;
-  uint64_t policy_;
-  bool wants_queries_ = true;
-  uint32_t key_ = 0;  // first key of the stage that is issued next
-  KeyPlace near_;     // this thread's row of that stage
-  KeyPlace far_;      // and of the one after it
+  Segment* const segments_;
+  int next_segment_ = 0;
+  unsigned char* const smem_;
+  const uint32_t ring_;         // this thread's first chunk of stage 0
+  uint32_t key_stages_ = 0;         // of the segment, still to be issued; 0: its queries come next
+  const int32_t* table_ = nullptr;  // the request's row
+  const char* head_ = nullptr;      // the KV head's first chunk of this lane
+  uint32_t key_end_ = 0;
+  uint32_t key_ = 0;  // this thread's key in the stage that is issued next
 };
 
 // One tile of query rows on its way through its keys, as the block's threads hold it.
@@ -201,9 +236,9 @@ class Tile {
     }
 #pragma unroll
     for (int r = 0; r < C.row_tiles(); ++r) {
-      const KAddress q_at = k_address(stage_offset(stage), tile::a_fragment_lane(lane()), 16 * r);
+      const uint32_t q_at = k_address(stage_offset(stage), tile::a_fragment_lane(lane()), 16 * r);
 #pragma unroll
-      for (int i = 0; i < C.k_steps(); ++i) ptx::ldmatrix_x4(q_frag_[r][i], q_at.at(i));
+      for (int i = 0; i < C.k_steps(); ++i) ptx::ldmatrix_x4(q_frag_[r][i], q_at + i * tile::kPanelBytes);
     }
   }
 
@@ -211,9 +246,8 @@ class Tile {
   __device__ void step(int first, int second, uint32_t key) {
     scores(first, second);
     __syncthreads();
-    softmax(first, second, key);
-    __syncthreads();
-    values(first, second);
+    const bool changed = softmax(first, second, key);
+    values(first, second, __syncthreads_or(changed) != 0);
   }
 
   // Writes what the segment came to; `stage` is free to be overwritten.
@@ -227,7 +261,7 @@ class Tile {
   }
 
  private:
-  static constexpr int kSlabTiles = kSlab / 8;  // n8 tiles of a warp's columns
+  static constexpr int kSlabTiles = C.slab() / 8;  // n8 tiles of a warp's columns
 
   __device__ static int warp() { return threadIdx.x / 32; }
   __device__ static int lane() { return threadIdx.x % 32; }
@@ -237,20 +271,11 @@ class Tile {
   __device__ static int k_share() { return warp() / C.key_groups(); }
   __device__ static int k_step(int i) { return C.k_splits() * i + k_share(); }
   __device__ static int stage_offset(int stage) { return C.ring_offset() + stage * kStageBytes; }
-  // Addresses of 16 x 16 blocks of a [row][k] tile at this warp's k steps, for this lane. Four k steps are a 128-byte
-  // panel: with four k splits a warp's steps are a panel apart, with two every second one is.
-  static_assert(C.k_splits() == 2 || C.k_splits() == 4);
-  struct KAddress {
-    uint32_t even, odd;
-    __device__ uint32_t at(int i) const {
-      if (C.k_splits() == 4) return even + i * tile::kPanelBytes;
-      return (i % 2 == 0 ? even : odd) + i / 2 * tile::kPanelBytes;
-    }
-  };
-  __device__ KAddress k_address(int tile_offset, tile::RowChunk lane_at, int row) const {
-    const int chunk = 2 * k_share() + lane_at.chunk;
-    return {base_ + tile_offset + tile::swizzled(row + lane_at.row, chunk, kTilePitch),
-            base_ + tile_offset + tile::swizzled(row + lane_at.row, chunk + 4, kTilePitch)};
+  // Address of a 16 x 16 block of a [row][k] tile at this warp's first k step, for this lane. Four k steps are a 128-byte
+  // panel, so with four k splits the others follow a panel apart.
+  static_assert(C.k_splits() == 4);
+  __device__ uint32_t k_address(int tile_offset, tile::RowChunk lane_at, int row) const {
+    return base_ + tile_offset + tile::swizzled(row + lane_at.row, 2 * k_share() + lane_at.chunk, kTilePitch);
   }
   __device__ float* scores_smem() const { return reinterpret_cast<float*>(smem_); }
   __device__ float* factor_smem() const { return reinterpret_cast<float*>(smem_ + C.factor_offset()); }
@@ -259,26 +284,24 @@ class Tile {
     const Extent<C> extent{p_};
     constexpr int kKeyTiles = C.warp_keys() / 8;  // n8 tiles
     const int key = warp() % C.key_groups() * C.warp_keys();
-    KAddress k_at[kKeyTiles / 2];
+    uint32_t k_at[kKeyTiles / 2];
 #pragma unroll
     for (int n = 0; n < kKeyTiles / 2; ++n) {
       k_at[n] = k_address(stage_offset(key < kStageRows ? first : second), tile::b_fragment_lane(lane()),
                           key % kStageRows + 16 * n);
     }
-    // Where chains of dependent products are few, even and odd k steps add up apart: two chains in place of one.
-    constexpr int kChains = C.row_tiles() == 1 ? 2 : 1;
-    float s[kChains][C.row_tiles()][kKeyTiles][4] = {};
+    float s[C.row_tiles()][kKeyTiles][4] = {};
 #pragma unroll
     for (int i = 0; i < C.k_steps(); ++i) {
       if (C.widths == Widths::kAny && k_step(i) >= extent.k_steps()) break;
 #pragma unroll
       for (int n = 0; n < kKeyTiles; n += 2) {
         uint32_t k_frag[4];
-        ptx::ldmatrix_x4(k_frag, k_at[n / 2].at(i));
+        ptx::ldmatrix_x4(k_frag, k_at[n / 2] + i * tile::kPanelBytes);
 #pragma unroll
         for (int r = 0; r < C.row_tiles(); ++r) {
-          ptx::mma_m16n8k16(s[i % kChains][r][n], q_frag_[r][i], k_frag[0], k_frag[1], T());
-          ptx::mma_m16n8k16(s[i % kChains][r][n + 1], q_frag_[r][i], k_frag[2], k_frag[3], T());
+          ptx::mma_m16n8k16(s[r][n], q_frag_[r][i], k_frag[0], k_frag[1], T());
+          ptx::mma_m16n8k16(s[r][n + 1], q_frag_[r][i], k_frag[2], k_frag[3], T());
         }
       }
     }
@@ -287,9 +310,7 @@ class Tile {
     for (int r = 0; r < C.row_tiles(); ++r) {
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n) {
-        float(&sum)[4] = s[0][r][n];
-#pragma unroll
-        for (int i = 0; i < 4 && kChains == 2; ++i) sum[i] += s[kChains - 1][r][n][i];
+        const float(&sum)[4] = s[r][n];
         float* at_row = out + (16 * r + tile::c_fragment_row(lane())) * C.score_pitch() + 8 * n;
         *reinterpret_cast<float2*>(at_row) = make_float2(sum[0], sum[1]);
         *reinterpret_cast<float2*>(at_row + 8 * C.score_pitch()) = make_float2(sum[2], sum[3]);
@@ -297,30 +318,33 @@ class Tile {
     }
   }
 
-  __device__ void softmax(int first, int second, uint32_t key) {
+  // Whether this thread's row has a new maximum.
+  __device__ bool softmax(int first, int second, uint32_t key) {
     constexpr int kKeys = C.keys_per_lane();
     const int row = softmax_row();
     const int own_key = softmax_key();
     const float* in = scores_smem() + row * C.score_pitch() + own_key;
     const int stage = own_key < kStageRows ? first : second;
-    const auto* valid = reinterpret_cast<const uint32_t*>(smem_ + C.valid_offset() + stage * kStageRows +
-                                                          own_key % kStageRows);  // a byte a key
+    using Flags = std::conditional_t<kKeys == 2, uint16_t, uint32_t>;  // a byte a key
+    const auto* valid =
+        reinterpret_cast<const Flags*>(smem_ + C.valid_offset() + stage * kStageRows + own_key % kStageRows);
+    constexpr int kVector = kKeys % 4 == 0 ? 4 : 2;
+    using Vector = std::conditional_t<kVector == 4, float4, float2>;
     float s[kKeys] = {};
     float largest = -INFINITY;
 #pragma unroll
     for (int k = 0; k < C.k_splits(); ++k) {
 #pragma unroll
-      for (int t = 0; t < kKeys; t += 4) {
-        const float4 part = *reinterpret_cast<const float4*>(in + k * C.rows * C.score_pitch() + t);
-        s[t] += part.x;
-        s[t + 1] += part.y;
-        s[t + 2] += part.z;
-        s[t + 3] += part.w;
+      for (int t = 0; t < kKeys; t += kVector) {
+        const Vector part = *reinterpret_cast<const Vector*>(in + k * C.rows * C.score_pitch() + t);
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) s[t + i] += reinterpret_cast<const float*>(&part)[i];
       }
     }
 #pragma unroll
     for (int t = 0; t < kKeys; ++t) {
-      const bool visible = (valid[t / 4] >> (t % 4 * 8) & 1) != 0 && key + own_key + t < limit_;
+      const bool flag = (valid[t / sizeof(Flags)] >> (t % sizeof(Flags) * 8) & 1) != 0;
+      const bool visible = flag && key + own_key + t < limit_;
       s[t] = visible ? s[t] * p_.scale_log2 : -INFINITY;
       largest = fmaxf(largest, s[t]);
     }
@@ -340,16 +364,14 @@ class Tile {
     if (own_key == 0) factor_smem()[row] = factor;
     unsigned char* p_row = smem_ + C.p_offset() + tile::swizzled(row, own_key / 8, C.p_pitch()) + own_key % 8 * 2;
 #pragma unroll
-    for (int t = 0; t < kKeys; t += 4) {
-      *reinterpret_cast<uint2*>(p_row + 2 * t) =
-          make_uint2(pack(s[t], s[t + 1], T()), pack(s[t + 2], s[t + 3], T()));
-    }
+    for (int t = 0; t < kKeys; t += 2) *reinterpret_cast<uint32_t*>(p_row + 2 * t) = pack(s[t], s[t + 1], T());
+    return factor != 1.0f;
   }
 
-  __device__ void values(int first, int second) {
-    if (warp() * kSlab >= Extent<C>{p_}.latent()) return;
+  __device__ void values(int first, int second, bool rescale) {
+    if (warp() * C.slab() >= Extent<C>{p_}.latent()) return;
 #pragma unroll
-    for (int r = 0; r < C.row_tiles(); ++r) {
+    for (int r = 0; r < C.row_tiles() && rescale; ++r) {
       const float low = factor_smem()[16 * r + tile::c_fragment_row(lane())];
       const float high = factor_smem()[16 * r + tile::c_fragment_row(lane()) + 8];
 #pragma unroll
@@ -375,7 +397,7 @@ class Tile {
         uint32_t v_frag[4];
         ptx::ldmatrix_x4_trans(v_frag, base_ + stage_offset(16 * k < kStageRows ? first : second) +
                                            tile::swizzled(16 * k % kStageRows + v_at.row,
-                                                          warp() * kSlab / 8 + n + v_at.chunk, kTilePitch));
+                                                          warp() * C.slab() / 8 + n + v_at.chunk, kTilePitch));
 #pragma unroll
         for (int r = 0; r < C.row_tiles(); ++r) {
           ptx::mma_m16n8k16(o_[r][n], p_frag[r], v_frag[0], v_frag[1], T());
@@ -390,10 +412,10 @@ class Tile {
     const int rows = tile_rows<C.rows>(p_, segment);
     const int latent = Extent<C>{p_}.latent();
     if (softmax_key() == 0 && softmax_row() < rows) p_.partial_ml[slot * C.rows + softmax_row()] = make_float2(m_, l_);
-    if (warp() * kSlab >= latent) return;
+    if (warp() * C.slab() >= latent) return;
     // Neighbouring lanes swap halves, so that each holds four columns of one row: 16-byte stores.
     const bool upper = lane() % 2 != 0;
-    float* out = p_.partial_out + slot * C.rows * latent + warp() * kSlab + lane() % 4 / 2 * 4;
+    float* out = p_.partial_out + slot * C.rows * latent + warp() * C.slab() + lane() % 4 / 2 * 4;
 #pragma unroll
     for (int r = 0; r < C.row_tiles(); ++r) {
       const int row = 16 * r + tile::c_fragment_row(lane()) + (upper ? 8 : 0);
@@ -403,7 +425,7 @@ class Tile {
         const float other0 = __shfl_xor_sync(~0u, upper ? o[0] : o[2], 1);
         const float other1 = __shfl_xor_sync(~0u, upper ? o[1] : o[3], 1);
         const float4 v = upper ? make_float4(other0, other1, o[2], o[3]) : make_float4(o[0], o[1], other0, other1);
-        const int column = warp() * kSlab + 8 * n;
+        const int column = warp() * C.slab() + 8 * n;
         if (row < rows && (C.widths == Widths::kTuned || column < latent))
           *reinterpret_cast<float4*>(out + static_cast<int64_t>(row) * latent + 8 * n) = v;
       }
@@ -425,7 +447,7 @@ class Tile {
     stage_result(stage);
     __syncthreads();
     T* out = static_cast<T*>(p_.out);
-    for (int row = warp(); row < rows; row += kWarps) {
+    for (int row = warp(); row < rows; row += C.warps()) {
       T* out_row = out + offset_of(p_.out_stride, segment, row_place<C.rows>(p_, segment, row));
       for (int column = lane() * 8; column < latent; column += 32 * 8) {
         const unsigned char* from = smem_ + stage_offset(stage) + tile::swizzled(row, column / 8, kTilePitch);
@@ -447,7 +469,7 @@ class Tile {
       const float high = factor_smem()[C.rows + row + 8];
 #pragma unroll
       for (int n = 0; n < kSlabTiles; ++n) {
-        const int chunk = warp() * kSlab / 8 + n;
+        const int chunk = warp() * C.slab() / 8 + n;
         const float(&o)[4] = o_[r][n];
         unsigned char* at = smem_ + stage_offset(stage) + tile::c_fragment_column(lane()) * 2;
         *reinterpret_cast<uint32_t*>(at + tile::swizzled(row, chunk, kTilePitch)) =
@@ -471,13 +493,11 @@ class Tile {
 // Waits until at most `pending` of this thread's newest groups are in flight.
 __device__ __forceinline__ void wait_for_stages(int pending) {
   static_assert(kMaxStages == 5);
-  switch (pending) {
-    case 0: return ptx::cp_async_wait<0>();
-    case 1: return ptx::cp_async_wait<1>();
-    case 2: return ptx::cp_async_wait<2>();
-    case 3: return ptx::cp_async_wait<3>();
-    default: return ptx::cp_async_wait<4>();
-  }
+  if (pending == 3) return ptx::cp_async_wait<3>();
+  if (pending == 4) return ptx::cp_async_wait<4>();
+  if (pending == 2) return ptx::cp_async_wait<2>();
+  if (pending == 1) return ptx::cp_async_wait<1>();
+  ptx::cp_async_wait<0>();
 }
 
 }  // namespace portable
@@ -493,10 +513,12 @@ __device__ __forceinline__ void warm_parameters(const DecodeKernelParams& p) {
 
 // The fields of a DecodeConfig one by one: nvcc 13.0 cannot write host stubs of kernels with class-type parameters.
 template <typename T, int kRows, Widths kWidths>
-__global__ void __launch_bounds__(kThreads, 1) decode_portable(const __grid_constant__ DecodeKernelParams p) {
+__global__ void __launch_bounds__(DecodeConfig{kRows, kWidths}.threads(), 1)
+    decode_portable(const __grid_constant__ DecodeKernelParams p) {
   constexpr DecodeConfig C{kRows, kWidths};
   extern __shared__ __align__(128) unsigned char smem[];
-  warm_parameters(p);
+  __shared__ Segment segments[portable::kSegments];
+ warm_parameters(p);
   ptx::grid_dependency_wait();
   Line<C.rows> line(p);
   const LineTotals totals = line.read();
@@ -508,29 +530,31 @@ __global__ void __launch_bounds__(kThreads, 1) decode_portable(const __grid_cons
   }
   const Slices cut(totals.units, slices);
   const uint32_t begin = cut.begin(slice);
-  Cursor<C.rows> cursor(p, line.rule(), line.find(begin), begin, cut.begin(slice + 1));
-  portable::Loader<C> loader(p, cursor, smem);
+  const Cursor<C.rows> cursor(p, line.rule(), line.find(begin), begin, cut.begin(slice + 1));
+  portable::Loader<C> loader(p, cursor, smem, segments);
   portable::Tile<T, C> tile(p, smem);
   const auto after = [&](int stage) { return stage + 1 == p.stages ? 0 : stage + 1; };
-  bool fresh = true;  // the next stage of the ring is a segment's tile of queries
+  int filled = 0;         // stage that is issued next
+  int taken = 0;          // stage that is used next
+  int vacant = p.stages;  // stages that are free
+  int current = 0;        // segment
+  bool fresh = true;      // its tile of queries comes next
   uint32_t key = 0;
-  int filled = 0;           // stage that is issued next
-  int taken = 0;            // stage that is used next
-  int vacant = p.stages;    // stages that are free
-  while (!cursor.done()) {
+  for (;;) {
     for (; vacant > 0; --vacant) {
       loader.issue(filled);
       filled = after(filled);
     }
     ptx::grid_dependency_launch();
-    const Segment& segment = cursor.segment();
-    vacant = fresh ? 1 : 2;
-    portable::wait_for_stages(p.stages - vacant);
+    portable::wait_for_stages(p.stages - (fresh ? 1 : 2));
     __syncthreads();
+    const Segment& segment = segments[current];
     if (fresh) {
+      vacant = 1;
       tile.begin(segment, taken);
       key = segment.key_begin();
     } else {
+      vacant = 2;
       const int first = taken;
       taken = after(taken);
       tile.step(first, taken, key);
@@ -539,7 +563,8 @@ __global__ void __launch_bounds__(kThreads, 1) decode_portable(const __grid_cons
     fresh = key >= segment.key_end();
     if (fresh) {
       tile.finish(segment, slice, taken);
-      cursor.next();
+      if (segment.last) break;
+      current = (current + 1) % portable::kSegments;
     }
     taken = after(taken);
     __syncthreads();

@@ -155,6 +155,7 @@ struct Segment {
   uint32_t unit_end = 0;
   uint32_t units = 0;  // of the whole tile
   uint32_t unit_keys = 0;
+  bool last = false;  // of its slice
 
   __device__ uint32_t key_begin() const { return unit_begin * unit_keys; }
   __device__ uint32_t key_end() const { return min(unit_end * unit_keys, static_cast<uint32_t>(size.keys)); }
@@ -168,7 +169,7 @@ class Cursor {
  public:
   __device__ Cursor(const DecodeKernelParams& params, const UnitRule& rule, const typename Line<kRows>::Place& place,
                     uint32_t begin, uint32_t end)
-      : p_(&params), rule_(rule), unit_(begin), end_(end) {
+      : p_(&params), log2_keys_(rule.log2_keys), unit_(begin), end_(end) {
     segment_.request = place.request;
     enter(place.size);
     const uint32_t local = begin - place.base;
@@ -202,19 +203,20 @@ class Cursor {
  private:
   __device__ void enter(const RequestSize& size) {
     segment_.size = size;
-    const Splits units = rule_.cut(size.keys);
+    const Splits units = UnitRule{p_->units.max_splits, log2_keys_}.cut(size.keys);
     segment_.units = units.count;
     segment_.unit_keys = units.keys;
     row_tiles_ = row_tiles<kRows>(*p_, size);
   }
   __device__ void set_range(uint32_t begin) {
     segment_.unit_begin = begin;
-    const uint32_t most = rule_.max_splits != 0 ? 1 : end_ - unit_;
+    const uint32_t most = p_->units.max_splits != 0 ? 1 : end_ - unit_;
     segment_.unit_end = min(segment_.units - begin, most) + begin;
+    segment_.last = unit_ + (segment_.unit_end - begin) >= end_;
   }
 
   const DecodeKernelParams* p_;
-  UnitRule rule_;
+  uint32_t log2_keys_;  // of the line's rule
   Segment segment_;
   uint32_t row_tiles_ = 0;
   uint32_t unit_;

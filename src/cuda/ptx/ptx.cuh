@@ -29,6 +29,11 @@ __device__ __forceinline__ void cp_async_16(uint32_t to, const void* from, bool 
                : "memory");
 }
 
+// Copies 4 bytes.
+__device__ __forceinline__ void cp_async_4(uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+
 __device__ __forceinline__ uint64_t evict_first_policy() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
