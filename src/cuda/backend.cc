@@ -1,6 +1,8 @@
 #include "cuda/backend.h"
 
+#include "core/host_cache.h"
 #include "core/text.h"
+#include "cuda/cache/cache.h"
 #include "cuda/decode/decode.h"
 #include "cuda/device.h"
 #include "cuda/launch.h"
@@ -51,6 +53,28 @@ class CudaBackend final : public Backend {
     FLASHMLA_RETURN_IF_ERROR(cuda::launch_decode(params, shape, *planned.value().choice.entry, planned.value().device,
                                                  workspace, context.stream));
     return cuda::synchronize_if_asked("decode", context.stream);
+  }
+
+  Status append_kv(const AppendKvParams& params, const Context& context) const override {
+    const AppendShape shape = append_shape(params).value();  // checked by the caller
+    if (shape.dtype != DType::kBFloat16 && shape.dtype != DType::kFloat16) {
+      return unsupported("kv_cache", concat("dtype ", dtype_name(shape.dtype)),
+                         "bf16 and fp16 on back end 'cuda' (fp32: 'cpu', 'reference')");
+    }
+    const Result<cuda::DeviceInfo> device = cuda::device_of(context);
+    if (!device.ok()) return device.status();
+    const cuda::DeviceGuard guard(device.value().index);
+    FLASHMLA_RETURN_IF_ERROR(cuda::launch_append(params, shape, device.value(), context.stream));
+    return cuda::synchronize_if_asked("append_kv", context.stream);
+  }
+
+  Status merge_states(const MergeStatesParams& params, const Context& context) const override {
+    const MergeShape shape = merge_shape(params).value();  // checked by the caller
+    const Result<cuda::DeviceInfo> device = cuda::device_of(context);
+    if (!device.ok()) return device.status();
+    const cuda::DeviceGuard guard(device.value().index);
+    FLASHMLA_RETURN_IF_ERROR(cuda::launch_merge(params, shape, device.value(), context.stream));
+    return cuda::synchronize_if_asked("merge_states", context.stream);
   }
 };
 
