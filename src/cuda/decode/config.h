@@ -27,24 +27,26 @@ struct DecodeConfig {
   int rows = 16;  // query rows (tokens x heads of one KV head) of a tile
   Widths widths = Widths::kTuned;
 
-  // ---- how the warps share a step
-#ifndef W16
-#define W16 8
-#endif
-  constexpr int warps() const { return rows == 16 ? W16 : 8; }
-  constexpr int threads() const { return 32 * warps(); }
+  // ---- how the warps share a step. Sixteen warps were slower (docs/kernels/decode.md).
+  static constexpr int warps() { return 8; }
+  static constexpr int threads() { return 32 * warps(); }
   // Scores: warp_keys keys a warp; the four warps of the same keys share the k dimension, so that a warp's part of Q
   // stays in registers, and their sums meet in shared memory.
   static constexpr int k_splits() { return 4; }
-  constexpr int warp_keys() const { return kStepKeys * k_splits() / warps(); }
-  constexpr int key_groups() const { return kStepKeys / warp_keys(); }
-  constexpr int k_steps() const { return kMaxWidth / 16 / k_splits(); }  // m16n8k16 steps of one warp
+  static constexpr int warp_keys() { return kStepKeys * k_splits() / warps(); }
+  static constexpr int key_groups() { return kStepKeys / warp_keys(); }
+  static constexpr int k_steps() { return kMaxWidth / 16 / k_splits(); }  // m16n8k16 steps of one warp
   // Softmax: rows x lanes_per_row threads.
   constexpr int lanes_per_row() const { return threads() / rows; }
   constexpr int keys_per_lane() const { return kStepKeys / lanes_per_row(); }
   constexpr int row_tiles() const { return rows / 16; }
   // Values: the columns of V that a warp owns.
-  constexpr int slab() const { return kMaxLatent / warps(); }
+  static constexpr int slab() { return kMaxLatent / warps(); }
+
+  // ---- slice_count's few_units and least_units, found by trying: shorter slices cost more in the combine kernel than
+  // they gain in the split kernel, and partial results of 32 rows are twice as large.
+  constexpr uint32_t few_units() const { return rows == 16 ? 8 : 32; }
+  constexpr uint32_t least_units() const { return rows == 16 ? 2 : 4; }
 
   // ---- shared memory, bytes: the ring comes last, because its depth is chosen by the device
   // Partial scores, fp32 [k_splits][rows][score_pitch]: 8 more columns put neighbouring rows into other banks.
@@ -64,9 +66,9 @@ struct DecodeConfig {
   constexpr bool fits(int stages, int smem_limit) const { return smem_bytes(stages) + static_bytes() <= smem_limit; }
 
   constexpr bool valid() const {
-    return (rows == 16 || rows == 32) && key_groups() * k_splits() == warps() && warp_keys() % 16 == 0 &&
+    return (rows == 16 || rows == 32) && key_groups() * k_splits() == warps() && warp_keys() % 16 == 0 && warp_keys() <= kStageRows &&
            k_steps() * k_splits() * 16 == kMaxWidth && keys_per_lane() * lanes_per_row() == kStepKeys &&
-           keys_per_lane() % 2 == 0 && rows * kTilePitch <= kStageBytes;  // a tile of Q or of results fits a stage
+           keys_per_lane() % 4 == 0 && rows * kTilePitch <= kStageBytes;  // a tile of Q or of results fits a stage
   }
 };
 

@@ -96,6 +96,8 @@ DecodeKernelParams kernel_params(const DecodeParams& params, const DecodeShape& 
   p.pages = static_cast<int32_t>(shape.pages);
   p.max_keys = static_cast<int32_t>(std::min(shape.table_width * shape.page_size, kMaxCount));
   p.blocks = std::min(device.multiprocessors, kMaxBlocks);
+  p.few_units = config.few_units();
+  p.least_units = config.least_units();
   p.units = unit_rule(params.options);
   p.scale_log2 = static_cast<float>(params.softmax_scale * 1.4426950408889634);
   const float infinity = std::numeric_limits<float>::infinity();

@@ -78,8 +78,7 @@ static_assert(kSegments * sizeof(Segment) <= DecodeConfig::static_bytes());
 
 // Fills the ring, ahead of the computation and over the ends of segments.
 //
-// Eight lanes copy a panel of a row, 128 bytes, side by side. With twice as many threads as that takes for a stage, two
-// such groups share a row, panel by panel.
+// Eight lanes copy a panel of a row, 128 bytes, side by side; 32 such groups, a row of a stage each.
 //
 // Loads come back in order, so a page id asked for behind a ring full of keys would be waited for as long as these. Ids
 // therefore travel with the stage that is `stages` before theirs, into a slot of the same number, and are there when
@@ -93,8 +92,7 @@ class Loader {
         cursor_(cursor),
         segments_(segments),
         smem_(smem),
-        ring_(ptx::shared_address(smem) + C.ring_offset() +
-              tile::swizzled(row(), 8 * group() + lane(), kTilePitch)) {}
+        ring_(ptx::shared_address(smem) + C.ring_offset() + tile::swizzled(row(), lane(), kTilePitch)) {}
 
   // Issues the next stage of the ring as one group of copies; an empty group once the slice is through.
   __device__ void issue(int stage) {
@@ -110,15 +108,10 @@ class Loader {
   }
 
  private:
-  static constexpr int kGroups = C.threads() / (8 * kStageRows);  // of a row
-  static_assert(kGroups == 1 || kGroups == 2);
+  static_assert(C.threads() == 8 * kStageRows);
   static constexpr int kPanels = kMaxWidth / 64;
-  __device__ static int row() { return threadIdx.x / (8 * kGroups); }
-  __device__ static int group() { return threadIdx.x / 8 % kGroups; }
+  __device__ static int row() { return threadIdx.x / 8; }
   __device__ static int lane() { return threadIdx.x % 8; }
-  __device__ static bool leads_row() { return threadIdx.x % (8 * kGroups) == 0; }
-  // Element of the row where panel i of this thread's begins.
-  __device__ static int column(int i) { return (i * kGroups + group()) * 64 + lane() * 8; }
 
   __device__ int32_t* id_slot(int stage) const {
     return reinterpret_cast<int32_t*>(smem_ + C.id_offset()) + stage * kStageRows + row();
@@ -131,18 +124,19 @@ class Loader {
     key_ = segment.key_begin() + row();
     key_end_ = segment.key_end();
     table_ = p_.page_table + segment.request * p_.table_stride;
-    head_ = static_cast<const char*>(p_.kv) + (segment.kv_head * p_.kv_head_stride + column(0)) * kElementBytes;
-    int32_t ids[kMaxStages];
+    head_ = static_cast<const char*>(p_.kv) + (segment.kv_head * p_.kv_head_stride + lane() * 8) * kElementBytes;
+    int32_t ids[kMaxStages] = {};
+    if (key_end_ > segment.key_begin()) {
+      // No branch around a load: they are in flight together. Past the last key its id is read again and not used.
 #pragma unroll
-    for (int i = 0; i < kMaxStages; ++i) {
-      const uint32_t key = key_ + i * kStageRows;
-      ids[i] = i < p_.stages && key < key_end_ ? ptx::load_l2(table_ + p_.page_size.quotient(key)) : -1;
+      for (int i = 0; i < kMaxStages; ++i)
+        ids[i] = ptx::load_l2(table_ + p_.page_size.quotient(min(key_ + i * kStageRows, key_end_ - 1)));
     }
     issue_queries(target);
 #pragma unroll
     for (int i = 0; i < kMaxStages; ++i) {
       if (++stage == p_.stages) stage = 0;
-      if (i < p_.stages && leads_row()) *id_slot(stage) = ids[i];
+      if (i < p_.stages && lane() == 0) *id_slot(stage) = ids[i];
     }
     __syncwarp();
     key_stages_ = (key_end_ - segment.key_begin() + kStepKeys - 1) / kStepKeys * (kStepKeys / kStageRows);
@@ -161,18 +155,16 @@ class Loader {
     const char* source = head_ + (page * p_.kv_page_stride + place * p_.kv_token_stride) * kElementBytes;
     const uint64_t policy = ptx::evict_first_policy();
 #pragma unroll
-    for (int i = 0; i < (kPanels + kGroups - 1) / kGroups; ++i) {
-      if (kPanels % kGroups != 0 && (i + 1) * kGroups > kPanels && i * kGroups + group() >= kPanels) break;
+    for (int panel = 0; panel < kPanels; ++panel) {
       bool inside = valid;
       if (C.widths == Widths::kAny) {
-        if (i * kGroups + group() >= Extent<C>{p_}.panels()) break;
-        inside = valid && column(i) < Extent<C>{p_}.width();
+        if (panel >= Extent<C>{p_}.panels()) break;
+        inside = valid && panel * 64 + lane() * 8 < Extent<C>{p_}.width();
       }
-      constexpr int kStep = kGroups * tile::kPanelBytes;
-      ptx::cp_async_16(target + i * kStep, source + i * kStep, inside, policy);
+      ptx::cp_async_16(target + panel * tile::kPanelBytes, source + panel * tile::kPanelBytes, inside, policy);
     }
     __syncwarp();  // the row's lanes have read its id
-    if (leads_row()) {
+    if (lane() == 0) {
       smem_[C.valid_offset() + stage * kStageRows + row()] = valid;
       const uint32_t key = key_ + p_.stages * kStageRows;
       if (key < key_end_) ptx::cp_async_4(ptx::shared_address(id_slot(stage)), table_ + p_.page_size.quotient(key));
@@ -189,15 +181,15 @@ class Loader {
     const char* q = static_cast<const char*>(p_.q);
     const char* rope = static_cast<const char*>(p_.q_rope);
     if (valid) {
-      q += (offset_of(p_.q_stride, segment, place) + column(0)) * kElementBytes;
-      rope += (offset_of(p_.q_rope_stride, segment, place) + column(0) - extent.latent()) * kElementBytes;
+      q += (offset_of(p_.q_stride, segment, place) + lane() * 8) * kElementBytes;
+      rope += (offset_of(p_.q_rope_stride, segment, place) + lane() * 8 - extent.latent()) * kElementBytes;
     }
 #pragma unroll 1
-    for (int i = 0; i * kGroups + group() < extent.panels(); ++i) {
-      const bool inside = valid && (C.widths == Widths::kTuned || column(i) < extent.width());
-      const char* source = column(i) < extent.latent() ? q : rope;
-      constexpr int kStep = kGroups * tile::kPanelBytes;
-      ptx::cp_async_16(target + i * kStep, source + i * kStep, inside);
+    for (int panel = 0; panel < extent.panels(); ++panel) {
+      const int column = panel * 64 + lane() * 8;
+      const bool inside = valid && (C.widths == Widths::kTuned || column < extent.width());
+      const char* source = column < extent.latent() ? q : rope;
+      ptx::cp_async_16(target + panel * tile::kPanelBytes, source + panel * tile::kPanelBytes, inside);
     }
   }
 
@@ -325,26 +317,24 @@ class Tile {
     const int own_key = softmax_key();
     const float* in = scores_smem() + row * C.score_pitch() + own_key;
     const int stage = own_key < kStageRows ? first : second;
-    using Flags = std::conditional_t<kKeys == 2, uint16_t, uint32_t>;  // a byte a key
-    const auto* valid =
-        reinterpret_cast<const Flags*>(smem_ + C.valid_offset() + stage * kStageRows + own_key % kStageRows);
-    constexpr int kVector = kKeys % 4 == 0 ? 4 : 2;
-    using Vector = std::conditional_t<kVector == 4, float4, float2>;
+    const auto* valid = reinterpret_cast<const uint32_t*>(smem_ + C.valid_offset() + stage * kStageRows +
+                                                          own_key % kStageRows);  // a byte a key
     float s[kKeys] = {};
     float largest = -INFINITY;
 #pragma unroll
     for (int k = 0; k < C.k_splits(); ++k) {
 #pragma unroll
-      for (int t = 0; t < kKeys; t += kVector) {
-        const Vector part = *reinterpret_cast<const Vector*>(in + k * C.rows * C.score_pitch() + t);
-#pragma unroll
-        for (int i = 0; i < kVector; ++i) s[t + i] += reinterpret_cast<const float*>(&part)[i];
+      for (int t = 0; t < kKeys; t += 4) {
+        const float4 part = *reinterpret_cast<const float4*>(in + k * C.rows * C.score_pitch() + t);
+        s[t] += part.x;
+        s[t + 1] += part.y;
+        s[t + 2] += part.z;
+        s[t + 3] += part.w;
       }
     }
 #pragma unroll
     for (int t = 0; t < kKeys; ++t) {
-      const bool flag = (valid[t / sizeof(Flags)] >> (t % sizeof(Flags) * 8) & 1) != 0;
-      const bool visible = flag && key + own_key + t < limit_;
+      const bool visible = (valid[t / 4] >> (t % 4 * 8) & 1) != 0 && key + own_key + t < limit_;
       s[t] = visible ? s[t] * p_.scale_log2 : -INFINITY;
       largest = fmaxf(largest, s[t]);
     }
@@ -364,7 +354,10 @@ class Tile {
     if (own_key == 0) factor_smem()[row] = factor;
     unsigned char* p_row = smem_ + C.p_offset() + tile::swizzled(row, own_key / 8, C.p_pitch()) + own_key % 8 * 2;
 #pragma unroll
-    for (int t = 0; t < kKeys; t += 2) *reinterpret_cast<uint32_t*>(p_row + 2 * t) = pack(s[t], s[t + 1], T());
+    for (int t = 0; t < kKeys; t += 4) {
+      *reinterpret_cast<uint2*>(p_row + 2 * t) =
+          make_uint2(pack(s[t], s[t + 1], T()), pack(s[t + 2], s[t + 3], T()));
+    }
     return factor != 1.0f;
   }
 

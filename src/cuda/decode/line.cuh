@@ -21,14 +21,18 @@ struct RequestSize {
   int32_t first_token = 0;  // ragged q: its first token among all
 };
 
+// No branch around a load: loads of neighbouring requests are in flight together. With ragged q the rows past the last
+// request count as one request more, without keys.
 __device__ __forceinline__ RequestSize request_size(const DecodeKernelParams& p, int32_t request) {
   RequestSize size;
-  if (request < p.batch) size.keys = clamp(ptx::load_l2(p.seq_lens + request), 0, p.max_keys);
+  const int32_t last = max(p.batch - 1, 0);
+  if (p.batch > 0) size.keys = clamp(ptx::load_l2(p.seq_lens + min(request, last)), 0, p.max_keys);
+  if (request > last) size.keys = 0;
   size.tokens = p.seq_q;
   if (p.cu_seqlens_q == nullptr) return size;
-  size.first_token = clamp(ptx::load_l2(p.cu_seqlens_q + request), 0, p.total_q);
-  const int32_t end = request < p.batch ? clamp(ptx::load_l2(p.cu_seqlens_q + request + 1), 0, p.total_q) : p.total_q;
-  size.tokens = max(end - size.first_token, 0);
+  size.first_token = clamp(ptx::load_l2(p.cu_seqlens_q + min(request, p.batch)), 0, p.total_q);
+  const int32_t next = clamp(ptx::load_l2(p.cu_seqlens_q + min(request + 1, p.batch)), 0, p.total_q);
+  size.tokens = max((request < p.batch ? next : p.total_q) - size.first_token, 0);
   return size;
 }
 
@@ -96,11 +100,15 @@ class Line {
 #pragma unroll
       for (int k = 0; k < kPerLane; ++k) {
         const uint32_t units = __shfl_sync(~0u, units_[k], owner);
-        if (unit - place.base < units || place.request != first + owner * kPerLane + k) continue;
+        const int32_t keys = __shfl_sync(~0u, keys_[k], owner);
+        if (place.request != first + owner * kPerLane + k) continue;
+        place.size.keys = keys;
+        if (unit - place.base < units) continue;
         place.base += units;
         ++place.request;
       }
-      place.size = request_size(p_, place.request);
+      place.size.tokens = p_.seq_q;
+      if (p_.cu_seqlens_q != nullptr) place.size = request_size(p_, place.request);
       return place;
     }
   }
@@ -112,13 +120,17 @@ class Line {
   // Units of a window of requests; tiles and longest of this lane's.
   __device__ LineTotals read_window(int32_t first) {
     LineTotals mine;
+    const int32_t own = first + static_cast<int32_t>(threadIdx.x % 32) * kPerLane;
+    RequestSize sizes[kPerLane];
+#pragma unroll
+    for (int k = 0; k < kPerLane; ++k) sizes[k] = request_size(p_, own + k);
     sum_ = 0;
 #pragma unroll
     for (int k = 0; k < kPerLane; ++k) {
-      const int32_t request = first + static_cast<int32_t>(threadIdx.x % 32) * kPerLane + k;
+      const RequestSize& size = sizes[k];
+      keys_[k] = size.keys;
       units_[k] = 0;
-      if (request >= p_.requests) continue;
-      const RequestSize size = request_size(p_, request);
+      if (own + k >= p_.requests) continue;
       const uint32_t tiles = row_tiles<kRows>(p_, size) * p_.heads_kv;
       const uint32_t units = rule_.cut(size.keys).count;
       // A request of too many units alone only has to be seen as such.
@@ -141,6 +153,7 @@ class Line {
   UnitRule rule_;
   RequestSize only_;
   uint32_t units_[kPerLane] = {};  // of this lane's requests in the window read last
+  int32_t keys_[kPerLane] = {};
   uint32_t before_ = 0;            // units of the window before this lane's
   uint32_t sum_ = 0;
 };

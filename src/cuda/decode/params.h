@@ -73,8 +73,8 @@ struct DecodeKernelParams {
   int32_t blocks = 1;    // of each kernel; never depends on lengths
   int32_t stages = 2;    // of the ring
   UnitRule units;
-  uint32_t few_units = 8;  // slice_count
-  uint32_t least_units = 2;
+  uint32_t few_units = 1;  // slice_count
+  uint32_t least_units = 1;
   float scale_log2 = 0;  // softmax scale * log2(e)
   float empty_lse = 0;
   bool causal = false;

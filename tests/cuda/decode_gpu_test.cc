@@ -1,0 +1,313 @@
+// Decode on the GPU: what the shared cases do not show. Graphs, streams, large sizes. Every test is skipped by name
+// where no GPU is. Comments name rows of public bug reports.
+#include <cuda_runtime_api.h>
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "cases/naive_decode.h"
+#include "cases/random.h"
+#include "core/float16.h"
+#include "support.h"
+
+namespace flashmla::tests {
+namespace {
+
+#define SKIP_WITHOUT_GPU() \
+  if (gpu_targets().empty()) GTEST_SKIP() << "no GPU that back end 'cuda' can use"
+
+void check(cudaError_t error) { ASSERT_EQ(error, cudaSuccess) << cudaGetErrorString(error); }
+
+// Device memory with the values of a host vector.
+template <class T>
+class DeviceVector {
+ public:
+  explicit DeviceVector(const std::vector<T>& host) : count_(host.size()) {
+    check(cudaMalloc(&data_, std::max<size_t>(1, count_ * sizeof(T))));
+    upload(host);
+  }
+  explicit DeviceVector(int64_t count) : count_(static_cast<size_t>(count)) {
+    check(cudaMalloc(&data_, std::max<size_t>(1, count_ * sizeof(T))));
+    check(cudaMemset(data_, 0xff, count_ * sizeof(T)));
+  }
+  ~DeviceVector() { cudaFree(data_); }
+  DeviceVector(const DeviceVector&) = delete;
+  DeviceVector& operator=(const DeviceVector&) = delete;
+
+  T* data() const { return static_cast<T*>(data_); }
+  void upload(const std::vector<T>& host) { check(cudaMemcpy(data_, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice)); }
+  std::vector<T> download() const {
+    std::vector<T> host(count_);
+    check(cudaMemcpy(host.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost));
+    return host;
+  }
+
+ private:
+  void* data_ = nullptr;
+  size_t count_;
+};
+
+std::vector<uint16_t> normal_bf16(int64_t count, uint64_t seed) {
+  cases::Random random({seed});
+  std::vector<uint16_t> values(static_cast<size_t>(count));
+  for (uint16_t& value : values) value = from_float<BFloat16>(random.normal()).bits;
+  return values;
+}
+
+// One call with lengths that tests change, in pages of `page`, each request with pages of its own.
+struct GpuCall {
+  static constexpr int64_t kLatent = 512, kRope = 64, kWidth = 576;
+  int64_t batch, seq_q, heads, page, width;
+  DeviceVector<uint16_t> q, cache, out;
+  DeviceVector<float> lse;
+  DeviceVector<int32_t> table, lens;
+  DeviceVector<uint8_t> workspace;
+  DecodeParams params;
+  DecodeShape shape;
+
+  GpuCall(int64_t b, int64_t s_q, int64_t h, int64_t page_size, int64_t pages_each, bool causal = false)
+      : batch(b),
+        seq_q(s_q),
+        heads(h),
+        page(page_size),
+        width(pages_each),
+        q(normal_bf16(b * s_q * h * kWidth, 1)),
+        cache(normal_bf16(b * pages_each * page_size * kWidth, 2)),
+        out(b * s_q * h * kLatent),
+        lse(b * s_q * h),
+        table(order(b * pages_each)),
+        lens(std::vector<int32_t>(static_cast<size_t>(b), static_cast<int32_t>(pages_each * page_size))),
+        workspace(bytes_of(causal)) {
+    params = make(causal);
+    shape = decode_shape(params).value();
+  }
+
+  static std::vector<int32_t> order(int64_t pages) {
+    std::vector<int32_t> ids(static_cast<size_t>(pages));
+    std::iota(ids.rbegin(), ids.rend(), 0);
+    return ids;
+  }
+  DecodeParams make(bool causal) const {
+    DecodeParams p;
+    p.q = ConstTensorView::contiguous(q.data(), DType::kBFloat16, {batch, seq_q, heads, kWidth});
+    p.kv_cache = ConstTensorView::contiguous(cache.data(), DType::kBFloat16, {batch * width, page, 1, kWidth});
+    p.page_table = ConstTensorView::contiguous(table.data(), DType::kInt32, {batch, width});
+    p.seq_lens = ConstTensorView::contiguous(lens.data(), DType::kInt32, {batch});
+    p.out = TensorView::contiguous(out.data(), DType::kBFloat16, {batch, seq_q, heads, kLatent});
+    p.lse = TensorView::contiguous(lse.data(), DType::kFloat32, {batch, heads, seq_q});
+    p.softmax_scale = 1.0f / 24;
+    p.causal = causal;
+    return p;
+  }
+  int64_t bytes_of(bool causal) const {
+    return workspace_bytes(decode_shape(make(causal)).value(), {}, {.device = {DeviceType::kCUDA}}).value();
+  }
+  Status run(cudaStream_t stream = nullptr) const {
+    const Context context{.device = {DeviceType::kCUDA}, .stream = stream, .backend = "cuda"};
+    const int64_t bytes = workspace_bytes(shape, params.options, context).value();
+    return decode(params, {workspace.data(), bytes}, context);
+  }
+  std::pair<std::vector<uint16_t>, std::vector<float>> result() const { return {out.download(), lse.download()}; }
+  void poison_outputs() {
+    check(cudaMemset(out.data(), 0xff, static_cast<size_t>(batch * seq_q * heads * kLatent * 2)));
+    check(cudaMemset(lse.data(), 0xff, static_cast<size_t>(batch * seq_q * heads * 4)));
+  }
+  std::pair<std::vector<uint16_t>, std::vector<float>> eager() {
+    poison_outputs();
+    const Status status = run();
+    EXPECT_TRUE(status.ok()) << status.text();
+    check(cudaDeviceSynchronize());
+    return result();
+  }
+  // Largest errors against the device oracle: of out relative to its norm, of lse.
+  void expect_right() {
+    const auto [got, got_lse] = eager();
+    DeviceVector<double> want(batch * seq_q * heads * kLatent), want_lse(batch * seq_q * heads);
+    const Status naive = cases::naive_decode(params, want.data(), want_lse.data());
+    ASSERT_TRUE(naive.ok()) << naive.text();
+    const std::vector<double> expected = want.download();
+    const std::vector<double> expected_lse = want_lse.download();
+    double difference = 0, size = 1e-30;
+    for (size_t i = 0; i < got.size(); ++i) {
+      const double error = to_float(BFloat16{got[i]}) - expected[i];
+      difference += error * error;
+      size += expected[i] * expected[i];
+    }
+    EXPECT_LT(std::sqrt(difference / size), 4e-3);
+    for (int64_t row = 0; row < batch * seq_q * heads; ++row) {
+      const int64_t token = row / heads;
+      const int64_t at = (token / seq_q * heads + row % heads) * seq_q + token % seq_q;
+      const double wanted = expected_lse[static_cast<size_t>(row)];
+      if (std::isinf(wanted)) {
+        ASSERT_EQ(got_lse[static_cast<size_t>(at)], kInf);
+      } else {
+        ASSERT_NEAR(got_lse[static_cast<size_t>(at)], wanted, 1e-5 + 1.2e-4 * std::fabs(wanted)) << "row " << row;
+      }
+    }
+  }
+};
+
+// Captures one call. The very first of a process may be such a one: run this test alone (./dev gpu does).
+TEST(CudaGraph, FirstCallOfTheProcess) {
+  SKIP_WITHOUT_GPU();
+  GpuCall call(3, 1, 16, 64, 20);
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  const Status status = call.run(stream);
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamEndCapture(stream, &graph));
+  ASSERT_TRUE(status.ok()) << status.text();
+  cudaGraphExec_t exec = nullptr;
+  check(cudaGraphInstantiate(&exec, graph, 0));
+  check(cudaGraphLaunch(exec, stream));
+  check(cudaStreamSynchronize(stream));
+  const auto replayed = call.result();
+  EXPECT_EQ(replayed, call.eager());
+  cudaGraphExecDestroy(exec);
+  cudaGraphDestroy(graph);
+  cudaStreamDestroy(stream);
+}
+
+// vLLM #28181, SGLang #37735: a graph replayed with other lengths. 100 replays, grown, shrunk and zero, bit for bit.
+TEST(CudaGraph, ReplaysWithOtherLengths) {
+  SKIP_WITHOUT_GPU();
+  for (const auto& [batch, heads] : {std::pair{1, 16}, std::pair{5, 128}, std::pair{40, 16}}) {
+    GpuCall call(batch, 1, heads, 64, 30);
+    cudaStream_t stream = nullptr;
+    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    const Status status = call.run(stream);
+    cudaGraph_t graph = nullptr;
+    check(cudaStreamEndCapture(stream, &graph));
+    ASSERT_TRUE(status.ok()) << status.text();
+    cudaGraphExec_t exec = nullptr;
+    check(cudaGraphInstantiate(&exec, graph, 0));
+    cases::Random random({static_cast<uint64_t>(batch)});
+    for (int replay = 0; replay < 100; ++replay) {
+      std::vector<int32_t> lengths(static_cast<size_t>(batch));
+      for (int32_t& length : lengths) {
+        const int64_t kind = random.below(4);
+        length = static_cast<int32_t>(kind == 0 ? 0 : kind == 1 ? random.below(3) : random.below(30 * 64 + 1));
+      }
+      call.lens.upload(lengths);
+      call.poison_outputs();
+      check(cudaGraphLaunch(exec, stream));
+      check(cudaStreamSynchronize(stream));
+      const auto replayed = call.result();
+      ASSERT_EQ(replayed, call.eager()) << "replay " << replay << ", batch " << batch;
+    }
+    cudaGraphExecDestroy(exec);
+    cudaGraphDestroy(graph);
+    cudaStreamDestroy(stream);
+  }
+}
+
+TEST(CudaDecode, FiftyRepeatsAreBitEqual) {
+  SKIP_WITHOUT_GPU();
+  for (int batch : {1, 3, 150}) {
+    GpuCall call(batch, 1, 16, 64, batch == 1 ? 500 : 33);
+    const auto first = call.eager();
+    for (int repeat = 0; repeat < 50; ++repeat) ASSERT_EQ(first, call.eager()) << "repeat " << repeat;
+  }
+}
+
+// Two streams with workspaces of their own, at once.
+TEST(CudaDecode, TwoStreams) {
+  SKIP_WITHOUT_GPU();
+  GpuCall a(2, 1, 16, 64, 40), b(7, 2, 16, 64, 20);
+  const auto want_a = a.eager();
+  const auto want_b = b.eager();
+  cudaStream_t streams[2];
+  for (cudaStream_t& stream : streams) check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  for (int round = 0; round < 200; ++round) {
+    ASSERT_TRUE(a.run(streams[0]).ok());
+    ASSERT_TRUE(b.run(streams[1]).ok());
+  }
+  check(cudaDeviceSynchronize());
+  EXPECT_EQ(a.result(), want_a);
+  EXPECT_EQ(b.result(), want_b);
+  for (cudaStream_t stream : streams) cudaStreamDestroy(stream);
+}
+
+TEST(CudaDecode, MemoryStaysFlat) {
+  SKIP_WITHOUT_GPU();
+  GpuCall call(4, 1, 16, 64, 4);
+  ASSERT_TRUE(call.run().ok());
+  check(cudaDeviceSynchronize());
+  size_t before = 0, after = 0, total = 0;
+  check(cudaMemGetInfo(&before, &total));
+  for (int i = 0; i < 10'000; ++i) ASSERT_TRUE(call.run().ok());
+  check(cudaDeviceSynchronize());
+  check(cudaMemGetInfo(&after, &total));
+  EXPECT_EQ(before, after);
+}
+
+// No grid dimension limits batch or query tokens (FlashMLA's scheduler stops at about 11,600 requests).
+TEST(CudaDecode, SeventyThousandRequests) {
+  SKIP_WITHOUT_GPU();
+  GpuCall call(70'000, 1, 1, 4, 1);
+  std::vector<int32_t> lengths(70'000);
+  for (size_t i = 0; i < lengths.size(); ++i) lengths[i] = static_cast<int32_t>(i % 5);
+  call.lens.upload(lengths);
+  call.expect_right();
+}
+
+TEST(CudaDecode, SeventyThousandQueryTokens) {
+  SKIP_WITHOUT_GPU();
+  GpuCall call(1, 70'000, 1, 64, 3, /*causal=*/false);
+  call.expect_right();
+  GpuCall causal(1, 4000, 2, 64, 70, /*causal=*/true);
+  causal.expect_right();
+}
+
+// vLLM #42956 and others: offsets of 32 bits. A pool of more than 2^32 elements with the live pages at its end.
+TEST(CudaDecode, PoolsBeyondFourBillionElements) {
+  SKIP_WITHOUT_GPU();
+  GpuCall call(2, 1, 16, 64, 3);
+  const auto want = call.eager();
+  constexpr int64_t kPages = 120'000;  // x 64 x 576 = 4.4e9 elements, 8.8 GB
+  void* pool = nullptr;
+  if (cudaMalloc(&pool, kPages * 64 * 576 * 2) != cudaSuccess) {
+    cudaGetLastError();
+    GTEST_SKIP() << "the GPU has no 8.8 GB to spare";
+  }
+  const int64_t page_bytes = 64 * 576 * 2;
+  check(cudaMemset(pool, 0xff, kPages * page_bytes));
+  check(cudaMemcpy(static_cast<char*>(pool) + (kPages - 6) * page_bytes, call.cache.data(), 6 * page_bytes,
+                   cudaMemcpyDeviceToDevice));
+  std::vector<int32_t> table = call.table.download();
+  for (int32_t& id : table) id += static_cast<int32_t>(kPages - 6);
+  call.table.upload(table);
+  call.params.kv_cache = ConstTensorView::contiguous(pool, DType::kBFloat16, {kPages, 64, 1, 576});
+  call.shape = decode_shape(call.params).value();
+  EXPECT_EQ(call.eager(), want);
+  cudaFree(pool);
+}
+
+// Values on the device that make no sense are never followed.
+TEST(CudaDecode, BadValuesOnTheDevice) {
+  SKIP_WITHOUT_GPU();
+  GpuCall call(4, 1, 16, 64, 3);
+  const std::vector<int32_t> good = call.table.download();
+  const auto want = call.eager();
+  call.lens.upload({-5, 1 << 30, 192, std::numeric_limits<int32_t>::min()});
+  const auto clamped = call.eager();
+  call.lens.upload({0, 192, 192, 0});
+  EXPECT_EQ(clamped, call.eager());  // clamped to 0 and to the table's width
+  std::vector<int32_t> bad = good;
+  bad[1] = -7;  // request 0: its second page
+  bad[3] = 12;  // request 1: its first page, one past the end
+  bad[8] = std::numeric_limits<int32_t>::max();
+  call.table.upload(bad);
+  call.lens.upload({192, 192, 192, 192});
+  const auto masked = call.eager();
+  EXPECT_NE(masked, want);
+  for (float lse : masked.second) EXPECT_TRUE(std::isfinite(lse));
+  // The last request has good pages only: its rows are untouched.
+  EXPECT_EQ(std::memcmp(masked.first.data() + 3 * 16 * 512, want.first.data() + 3 * 16 * 512, 16 * 512 * 2), 0);
+}
+
+}  // namespace
+}  // namespace flashmla::tests
