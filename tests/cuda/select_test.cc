@@ -1,0 +1,106 @@
+// Which CUDA kernel a call runs, on GPUs that need not be there.
+#include <set>
+
+#include "cuda/decode/decode.h"
+#include "cuda/decode/table.h"
+#include "support.h"
+
+namespace flashmla::tests {
+namespace {
+
+using cuda::DeviceInfo;
+
+const DeviceInfo kH200{0, "H200", 90, 132, cuda::kSmem227K};
+const DeviceInfo kH20{0, "H20", 90, 78, cuda::kSmem227K};
+const DeviceInfo kH100Pcie{0, "H100 PCIe", 90, 114, cuda::kSmem227K};
+const DeviceInfo kA100{0, "A100", 80, 108, cuda::kSmem163K};
+const DeviceInfo kL40S{0, "L40S", 89, 142, cuda::kSmem99K};
+
+DecodeShape shape_of(int64_t batch, int64_t seq_q, int64_t heads) {
+  return {.batch = batch, .seq_q = seq_q, .total_q = batch * seq_q, .heads_q = heads, .pages = 64, .table_width = 64};
+}
+
+std::string kernel_of(const DecodeShape& shape, const DeviceInfo& device, std::string_view named = {}) {
+  const auto choice = cuda::select_decode(shape, device, named);
+  return choice.ok() ? choice.value().entry->name : choice.status().text();
+}
+
+TEST(CudaSelect, EveryDeviceHasAKernelForEveryShape) {
+  for (const DeviceInfo& device : {kH200, kH20, kH100Pcie, kA100, kL40S}) {
+    for (int64_t heads : {1, 3, 16, 17, 64, 128}) {
+      for (int64_t seq_q : {1, 2, 70000}) {
+        for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+          DecodeShape shape = shape_of(2, seq_q, heads);
+          shape.dtype = dtype;
+          for (const auto& [latent, rope] : {std::pair{512, 64}, {256, 64}, {256, 32}, {512, 0}, {64, 8}}) {
+            shape.latent_dim = latent;
+            shape.rope_dim = rope;
+            const auto choice = cuda::select_decode(shape, device, {});
+            ASSERT_TRUE(choice.ok()) << choice.status().text();
+            EXPECT_LE(choice.value().entry->smem_bytes(), device.smem_per_block);
+            EXPECT_EQ(choice.value().entry->dtype, dtype);
+            EXPECT_NE(choice.value().reason.find(device.name), std::string::npos);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaSelect, FollowsRowsAndSharedMemory) {
+  EXPECT_EQ(kernel_of(shape_of(1, 1, 16), kH200), "portable_r16");
+  EXPECT_EQ(kernel_of(shape_of(1, 2, 16), kH200), "portable_r32");
+  EXPECT_EQ(kernel_of(shape_of(1, 1, 128), kH20), "portable_r32");
+  EXPECT_EQ(kernel_of(shape_of(1, 1, 16), kA100), "portable_r16_163k");
+  EXPECT_EQ(kernel_of(shape_of(1, 1, 128), kA100), "portable_r32_163k");
+  EXPECT_EQ(kernel_of(shape_of(1, 1, 16), kL40S), "portable_r16_99k");
+  EXPECT_EQ(kernel_of(shape_of(1, 1, 128), kL40S), "portable_r16_99k");
+  DecodeShape narrow = shape_of(1, 1, 16);
+  narrow.latent_dim = 256;
+  EXPECT_EQ(kernel_of(narrow, kH200), "portable_any");
+}
+
+TEST(CudaSelect, RefusesByName) {
+  DecodeShape shape = shape_of(1, 1, 16);
+  expect_error(cuda::select_decode(shape, kH200, "fast").status(), StatusCode::kNotFound, {"fast", "portable_r16"});
+  expect_error(cuda::select_decode(shape, kL40S, "portable_r16").status(), StatusCode::kUnsupported,
+               {"portable_r16", "101376", "L40S"});
+  shape.latent_dim = 256;
+  expect_error(cuda::select_decode(shape, kH200, "portable_r16").status(), StatusCode::kUnsupported, {"256", "512"});
+  shape.latent_dim = 520;
+  expect_error(cuda::select_decode(shape, kH200, {}).status(), StatusCode::kUnsupported, {"latent_dim", "520", "512"});
+  shape.latent_dim = 512;
+  shape.rope_dim = 128;
+  expect_error(cuda::select_decode(shape, kH200, {}).status(), StatusCode::kUnsupported, {"rope_dim", "128", "64"});
+  shape.rope_dim = 64;
+  shape.dtype = DType::kFloat32;
+  expect_error(cuda::select_decode(shape, kH200, {}).status(), StatusCode::kUnsupported, {"fp32", "bf16 and fp16"});
+}
+
+// Two partial tiles a multiprocessor, whatever the batch and the lengths.
+TEST(CudaSelect, WorkspaceIsBounded) {
+  const auto bytes = [](int64_t batch, int64_t heads, const DeviceInfo& device, const DecodeOptions& options = {}) {
+    const DecodeShape shape = shape_of(batch, 1, heads);
+    return cuda::decode_workspace_bytes(shape, options, *cuda::select_decode(shape, device, {}).value().entry, device);
+  };
+  EXPECT_EQ(bytes(1, 16, kH200), bytes(100'000, 16, kH200));
+  EXPECT_LE(bytes(1, 16, kH200), 2 * 132 * 16 * (512 * 4 + 8) + 512);
+  EXPECT_LE(bytes(1, 128, kH200), 2 * 132 * 32 * (512 * 4 + 8) + 512);
+  EXPECT_LT(bytes(1, 16, kH20), bytes(1, 16, kH200));
+  EXPECT_GT(bytes(128, 16, kH200, {.splits = 8}), bytes(64, 16, kH200, {.splits = 8}));
+}
+
+// Names are unique for a dtype, and every entry is one that some GPU runs.
+TEST(CudaSelect, TheTableIsSound) {
+  std::set<std::pair<std::string, DType>> names;
+  for (const cuda::DecodeEntry& entry : cuda::decode_entries()) {
+    EXPECT_TRUE(names.insert({entry.name, entry.dtype}).second) << entry.name;
+    EXPECT_TRUE(entry.config.valid());
+    EXPECT_TRUE(entry.config.fits(entry.stages, cuda::kSmem227K)) << entry.name;
+    EXPECT_NE(entry.split_kernel(), nullptr);
+    EXPECT_NE(entry.combine_kernel(), nullptr);
+  }
+}
+
+}  // namespace
+}  // namespace flashmla::tests
