@@ -208,8 +208,8 @@ Status DecodeProblem::run(const Context& context) {
 Status DecodeProblem::run_on_device([[maybe_unused]] const Buffer& workspace, const Context& context) {
 #ifdef FLASHMLA_HAS_CUDA
   std::vector<DeviceBuffer> copies;
-  for (const Buffer* buffer : std::initializer_list<const Buffer*>{&q_, &q_rope_, &cache_, &table_, &lens_, &cu_,
-                                                                  &out_, &lse_, &workspace})
+  for (const Buffer* buffer :
+       std::initializer_list<const Buffer*>{&q_, &q_rope_, &cache_, &table_, &lens_, &cu_, &out_, &lse_, &workspace})
     copies.emplace_back(*buffer);
   const auto move = [&](auto& view) {
     if (!view.given()) return;

@@ -88,7 +88,8 @@ inline const std::vector<Target>& all_targets() {
 inline std::vector<Target> targets_of(const cases::DecodeCase& decode_case) {
   std::vector<Target> list = all_targets();
   for (const Target& gpu : gpu_targets()) {
-    for (const char* kernel : {"portable_r16", "portable_r32", "portable_r16_163k", "portable_r32_163k", "portable_r16_99k", "portable_any"}) {
+    for (const char* kernel : {"portable_r16", "portable_r32", "portable_r16_163k", "portable_r32_163k",
+                               "portable_r16_99k", "portable_any"}) {
       list.push_back(gpu);
       list.back().kernel = kernel;
       list.back().name += std::string(" ") + kernel;

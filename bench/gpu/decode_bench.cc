@@ -28,20 +28,22 @@ struct Case {
   int64_t seq_q = 1;
 };
 
-std::vector<int32_t> equal(int64_t batch, int32_t length) { return std::vector<int32_t>(static_cast<size_t>(batch), length); }
+std::vector<int32_t> equal(int64_t batch, int32_t length) {
+  return std::vector<int32_t>(static_cast<size_t>(batch), length);
+}
 
 std::vector<Case> cases() {
   std::vector<int32_t> skewed = equal(32, 1024);
   skewed[0] = 131072;
   return {
-      {"b1 h16 512", 16, equal(1, 512), 6.5, 9.3},        {"b1 h16 4096", 16, equal(1, 4096), 8, 15.7},
-      {"b1 h16 32768", 16, equal(1, 32768), 18, 28.2},    {"b1 h16 131072", 16, equal(1, 131072), 50, 57.9},
-      {"b4 h16 8192", 16, equal(4, 8192), 18, 22.7},      {"b16 h16 4096", 16, equal(16, 4096), 27, 29.2},
-      {"b1 h128 512", 128, equal(1, 512), 8, 11.5},       {"b1 h128 4096", 128, equal(1, 4096), 12.5, 18.4},
-      {"b32 h16 4096", 16, equal(32, 4096), 0, 46.0},     {"b128 h16 1024", 16, equal(128, 1024), 0, 43.1},
-      {"b128 h16 4096", 16, equal(128, 4096), 0, 143},    {"b128 h32 4096", 32, equal(128, 4096), 0, 145},
-      {"b1 h128 32768", 128, equal(1, 32768), 0, 39.7},   {"b16 h128 4096", 128, equal(16, 4096), 0, 43.8},
-      {"b32 h16 skewed", 16, skewed, 0, 66.4},            {"b32 h8 4096", 8, equal(32, 4096), 0, 45.5},
+      {"b1 h16 512", 16, equal(1, 512), 6.5, 9.3},      {"b1 h16 4096", 16, equal(1, 4096), 8, 15.7},
+      {"b1 h16 32768", 16, equal(1, 32768), 18, 28.2},  {"b1 h16 131072", 16, equal(1, 131072), 50, 57.9},
+      {"b4 h16 8192", 16, equal(4, 8192), 18, 22.7},    {"b16 h16 4096", 16, equal(16, 4096), 27, 29.2},
+      {"b1 h128 512", 128, equal(1, 512), 8, 11.5},     {"b1 h128 4096", 128, equal(1, 4096), 12.5, 18.4},
+      {"b32 h16 4096", 16, equal(32, 4096), 0, 46.0},   {"b128 h16 1024", 16, equal(128, 1024), 0, 43.1},
+      {"b128 h16 4096", 16, equal(128, 4096), 0, 143},  {"b128 h32 4096", 32, equal(128, 4096), 0, 145},
+      {"b1 h128 32768", 128, equal(1, 32768), 0, 39.7}, {"b16 h128 4096", 128, equal(16, 4096), 0, 43.8},
+      {"b32 h16 skewed", 16, skewed, 0, 66.4},          {"b32 h8 4096", 8, equal(32, 4096), 0, 45.5},
   };
 }
 
@@ -103,7 +105,8 @@ class Problem {
     DecodeParams p;
     p.q = ConstTensorView::contiguous(q_, DType::kBFloat16, {batch, case_.seq_q, case_.heads_q, kWidth});
     p.kv_cache = ConstTensorView::contiguous(pool_, DType::kBFloat16, {pages_, kPage, 1, kWidth});
-    p.page_table = ConstTensorView::contiguous(tables_[static_cast<size_t>(copy % copies_)], DType::kInt32, {batch, width_});
+    p.page_table =
+        ConstTensorView::contiguous(tables_[static_cast<size_t>(copy % copies_)], DType::kInt32, {batch, width_});
     p.seq_lens = ConstTensorView::contiguous(lens_, DType::kInt32, {batch});
     p.out = TensorView::contiguous(out_, DType::kBFloat16, {batch, case_.seq_q, case_.heads_q, kLatent});
     p.lse = TensorView::contiguous(lse_, DType::kFloat32, {batch, case_.heads_q, case_.seq_q});
@@ -138,7 +141,8 @@ class Problem {
     for (int64_t row = 0; row < rows; ++row) {  // lse is [b, h, s_q], the oracle's [b, s_q, h]
       const int64_t head = row % case_.heads_q, token = row / case_.heads_q;
       const int64_t at = (token / case_.seq_q * case_.heads_q + head) * case_.seq_q + token % case_.seq_q;
-      lse_error = std::max(lse_error, std::fabs(lse[static_cast<size_t>(at)] - lse_reference[static_cast<size_t>(row)]));
+      lse_error =
+          std::max(lse_error, std::fabs(lse[static_cast<size_t>(at)] - lse_reference[static_cast<size_t>(row)]));
       if (std::isnan(lse[static_cast<size_t>(at)])) lse_error = NAN;
     }
     return {std::sqrt(difference / size), lse_error};
@@ -180,13 +184,20 @@ int run(int argc, char** argv) {
   const char* only = nullptr;
   std::string kernel, commit, sources;
   for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) json_file = argv[++i];
-    else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) only = argv[++i];
-    else if (std::strcmp(argv[i], "--kernel") == 0 && i + 1 < argc) kernel = argv[++i];
-    else if (std::strcmp(argv[i], "--commit") == 0 && i + 1 < argc) commit = argv[++i];
-    else if (std::strcmp(argv[i], "--sources") == 0 && i + 1 < argc) sources = argv[++i];
+    if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc)
+      json_file = argv[++i];
+    else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc)
+      only = argv[++i];
+    else if (std::strcmp(argv[i], "--kernel") == 0 && i + 1 < argc)
+      kernel = argv[++i];
+    else if (std::strcmp(argv[i], "--commit") == 0 && i + 1 < argc)
+      commit = argv[++i];
+    else if (std::strcmp(argv[i], "--sources") == 0 && i + 1 < argc)
+      sources = argv[++i];
     else {
-      std::fprintf(stderr, "usage: flashmla_gpu_bench [--json FILE] [--only NAME-PART] [--kernel NAME] [--commit SHA] [--sources HASH]\n");
+      std::fprintf(stderr,
+                   "usage: flashmla_gpu_bench [--json FILE] [--only NAME-PART] [--kernel NAME] [--commit SHA] "
+                   "[--sources HASH]\n");
       return 2;
     }
   }
@@ -219,13 +230,26 @@ int run(int argc, char** argv) {
                 cold.median_us, chain.median_us, 100 * (cold.high_us - cold.low_us) / cold.median_us, c.target_us,
                 c.peer_us, bytes / cold.median_us * 1e-3, error, ok ? "" : " WRONG");
     std::fflush(stdout);
-    rows.push_back({{"library", "flashmla"}, {"backend", "cuda"}, {"kernel", choice.value().kernel},
-                    {"case", c.name}, {"batch", c.lengths.size()}, {"seq_q", c.seq_q}, {"heads_q", c.heads_q},
-                    {"seq_k", c.lengths.back()}, {"page_size", 64}, {"dtype", "bf16"},
-                    {"time_us", cold.median_us}, {"time_us_low", cold.low_us}, {"time_us_high", cold.high_us},
-                    {"chain_us", chain.median_us}, {"gbps", bytes / cold.median_us * 1e-3},
-                    {"workspace_bytes", problem.workspace_size()}, {"relative_error", error},
-                    {"lse_error", lse_error}, {"target_us", c.target_us}, {"peer_us", c.peer_us}});
+    rows.push_back({{"library", "flashmla"},
+                    {"backend", "cuda"},
+                    {"kernel", choice.value().kernel},
+                    {"case", c.name},
+                    {"batch", c.lengths.size()},
+                    {"seq_q", c.seq_q},
+                    {"heads_q", c.heads_q},
+                    {"seq_k", c.lengths.back()},
+                    {"page_size", 64},
+                    {"dtype", "bf16"},
+                    {"time_us", cold.median_us},
+                    {"time_us_low", cold.low_us},
+                    {"time_us_high", cold.high_us},
+                    {"chain_us", chain.median_us},
+                    {"gbps", bytes / cold.median_us * 1e-3},
+                    {"workspace_bytes", problem.workspace_size()},
+                    {"relative_error", error},
+                    {"lse_error", lse_error},
+                    {"target_us", c.target_us},
+                    {"peer_us", c.peer_us}});
   }
   if (json_file != nullptr) {
     cudaDeviceProp device;
@@ -233,12 +257,17 @@ int run(int argc, char** argv) {
     int driver = 0;
     check(cudaDriverGetVersion(&driver), "driver");
     nlohmann::ordered_json document{
-        {"commit", commit}, {"sources", sources}, {"device", device.name},
-        {"multiprocessors", device.multiProcessorCount}, {"cuda_driver", driver},
-        {"method", "graphs of calls, median of 11 replays after 15 ms of rest each; keys rotate over 300 MB or more (L2 "
-                   "cold), the chip is cool; time_us: an ordinary kernel between the calls, its time subtracted; "
-                   "chain_us: calls back to back"},
-        {"read_gbps", read / 1e9}, {"rows", rows}};
+        {"commit", commit},
+        {"sources", sources},
+        {"device", device.name},
+        {"multiprocessors", device.multiProcessorCount},
+        {"cuda_driver", driver},
+        {"method",
+         "graphs of calls, median of 11 replays after 15 ms of rest each; keys rotate over 300 MB or more (L2 "
+         "cold), the chip is cool; time_us: an ordinary kernel between the calls, its time subtracted; "
+         "chain_us: calls back to back"},
+        {"read_gbps", read / 1e9},
+        {"rows", rows}};
     std::ofstream(json_file) << document.dump(1) << '\n';
   }
   return right ? 0 : 1;

@@ -1,11 +1,11 @@
-#include "gpu_timing.h"
-
 #include <cuda_bf16.h>
 
 #include <algorithm>
 #include <chrono>
 #include <stdexcept>
 #include <thread>
+
+#include "gpu_timing.h"
 
 namespace flashmla::bench {
 
@@ -43,7 +43,9 @@ __global__ void read_kernel(const uint4* data, int64_t count, uint32_t* sink) {
 
 Spread spread_of(std::vector<double> times) {
   std::ranges::sort(times);
-  const auto at = [&](double share) { return times[static_cast<size_t>(share * static_cast<double>(times.size() - 1))]; };
+  const auto at = [&](double share) {
+    return times[static_cast<size_t>(share * static_cast<double>(times.size() - 1))];
+  };
   return {at(0.5), at(0.1), at(0.9)};
 }
 

@@ -55,8 +55,7 @@ struct BasicTensorView {
 
   // A template, because nvcc warns of a plain one that the read-only view can never call.
   template <class Own = Void>
-    requires(!std::is_const_v<Own>)
-  operator BasicTensorView<const void>() const {  // NOLINT(google-explicit-constructor)
+  requires(!std::is_const_v<Own>) operator BasicTensorView<const void>() const {  // NOLINT(google-explicit-constructor)
     return {data, dtype, ndim, shape, stride};
   }
 };

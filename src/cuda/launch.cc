@@ -15,8 +15,8 @@ namespace {
 // What is known of a kernel on a device, found at its first launch there.
 struct KernelState {
   std::atomic<const void*> kernel{nullptr};
-  std::atomic<uint64_t> prepared{0};        // bit d: shared-memory limit raised on device d
-  std::atomic<uint64_t> dependent{0};       // bit d: the loaded code has griddepcontrol
+  std::atomic<uint64_t> prepared{0};   // bit d: shared-memory limit raised on device d
+  std::atomic<uint64_t> dependent{0};  // bit d: the loaded code has griddepcontrol
 };
 
 constexpr int kMaxKernels = 128;

@@ -1,5 +1,5 @@
-// Cutting requests' keys into splits (Flash-Decoding). Pure; never looks at the number of threads, so that the bits of a
-// result do not depend on it.
+// Cutting requests' keys into splits (Flash-Decoding). Pure; never looks at the number of threads, so that the bits of
+// a result do not depend on it.
 #pragma once
 
 #include <cstdint>

@@ -36,7 +36,9 @@ class DeviceVector {
   DeviceVector& operator=(const DeviceVector&) = delete;
 
   T* data() const { return static_cast<T*>(data_); }
-  void upload(const std::vector<T>& host) { check(cudaMemcpy(data_, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice)); }
+  void upload(const std::vector<T>& host) {
+    check(cudaMemcpy(data_, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice));
+  }
   std::vector<T> download() const {
     std::vector<T> host(count_);
     check(cudaMemcpy(host.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost));

@@ -31,7 +31,8 @@ TEST(CudaSchedule, UnitsCoverTheKeys) {
   }
 }
 
-// Whatever the lengths: slices are consecutive, none is empty, they end with the line, and owner() is begin()'s inverse.
+// Whatever the lengths: slices are consecutive, none is empty, they end with the line, and owner() is begin()'s
+// inverse.
 TEST(CudaSchedule, SlicesPartitionTheLine) {
   cases::Random random({1});
   for (uint32_t multiprocessors : {78u, 108u, 114u, 132u, 142u, 148u}) {  // H20, A100, H100 PCIe, H200, L40S, B200

@@ -119,7 +119,8 @@ TEST_F(ModelFolder, UnfinishedDownloadIsNamed) {
 }
 
 TEST_F(ModelFolder, NamesThatWouldLeaveTheCache) {
-  for (const char* model : {"org/..", "../no-such-model", "./x", "a/b/c", "nowhere", "", "/", "a/", "/b", "o rg/x", "org/x;rm"}) {
+  for (const char* model :
+       {"org/..", "../no-such-model", "./x", "a/b/c", "nowhere", "", "/", "a/", "/b", "o rg/x", "org/x;rm"}) {
     const Result<std::string> found = resolve_model(model);
     ASSERT_FALSE(found.ok() && std::string(model) != "/") << model;
     if (!found.ok()) {

@@ -6,7 +6,7 @@
 // grouped by a rule that depends on n alone: equal inputs give equal bits.
 #pragma once
 
-#include "cuda/decode/kernel_sm80.cuh"
+#include "cuda/decode/rows.cuh"
 
 namespace flashmla::cuda {
 
@@ -15,7 +15,8 @@ namespace portable {
 constexpr int kLoadsInFlight = 8;
 constexpr int kMostGroups = 8;  // of threads that share a quad of columns
 
-// The share of one block in one tile: columns rank / ranks to (rank + 1) / ranks of the sum over `parts` partial results.
+// The share of one block in one tile: columns rank / ranks to (rank + 1) / ranks of the sum over `parts` partial
+// results.
 struct Share {
   Segment segment;
   int parts = 0;
@@ -29,7 +30,8 @@ struct Share {
 };
 
 // A tile that slices share, each with a rank in it; `tile_begin` is its first unit on the line.
-__device__ __forceinline__ Share slice_share(const Segment& segment, const Slices& cut, uint32_t tile_begin, uint32_t slice) {
+__device__ __forceinline__ Share slice_share(const Segment& segment, const Slices& cut, uint32_t tile_begin,
+                                             uint32_t slice) {
   Share share;
   const uint32_t first = cut.owner(tile_begin);
   share.segment = segment;
@@ -130,8 +132,8 @@ __device__ void combine_share(const DecodeKernelParams& p, const Share& share, P
     const float inverse = empty ? 0.0f : 1.0f / sum.l;
     const RowPlace place = row_place<C.rows>(p, share.segment, row);
     T* out = static_cast<T*>(p.out) + offset_of(p.out_stride, share.segment, place) + quad % row_quads * 4;
-    const uint2 packed = make_uint2(pack(sum.o.x * inverse, sum.o.y * inverse, T()),
-                                    pack(sum.o.z * inverse, sum.o.w * inverse, T()));
+    const uint2 packed =
+        make_uint2(pack(sum.o.x * inverse, sum.o.y * inverse, T()), pack(sum.o.z * inverse, sum.o.w * inverse, T()));
     if (p.out_aligned) {
       *reinterpret_cast<uint2*>(out) = packed;
     } else {
@@ -163,7 +165,8 @@ __global__ void __launch_bounds__(kCombineThreads, 2) combine_partials(const __g
   const uint32_t end = cut.begin(slice + 1);
   const bool splits = p.units.max_splits != 0;
   bool waited = false;
-  // The tile at the slice's begin, then the one at its end; of forced splits every tile whose first one is in the slice.
+  // The tile at the slice's begin, then the one at its end; of forced splits every tile whose first one is in the
+  // slice.
   for (uint32_t unit = begin; unit < end;) {
     const Cursor<C.rows> cursor(p, line.rule(), line.find(unit), unit, end);
     const Segment& segment = cursor.segment();

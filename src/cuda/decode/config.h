@@ -1,4 +1,5 @@
-// Configurations of the portable decode kernel: plain data, checked here, that the kernel's code is written in terms of.
+// Configurations of the portable decode kernel: plain data, checked here, that the kernel's code is written in terms
+// of.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@ inline constexpr int kMaxRope = 64;
 inline constexpr int kMaxWidth = kMaxLatent + kMaxRope;       // d_qk
 inline constexpr int kElementBytes = 2;                       // bf16 and fp16
 inline constexpr int kTilePitch = kMaxWidth * kElementBytes;  // bytes from row to row of Q and KV tiles, whatever d_qk
-inline constexpr int kStepKeys = 64;   // keys of one step of the computation
+inline constexpr int kStepKeys = 64;                          // keys of one step of the computation
 inline constexpr int kStageRows = 32;  // of the ring: half a step, so that loads go on while the other stages are used
 inline constexpr int kStageBytes = kStageRows * kTilePitch;
 inline constexpr int kMaxStages = 5;
@@ -57,7 +58,9 @@ struct DecodeConfig {
   constexpr int p_offset() const { return score_bytes(); }
   constexpr int factor_offset() const { return p_offset() + rows * p_pitch(); }
   constexpr int valid_offset() const { return factor_offset() + 2 * rows * 4; }  // fp32 [2][rows] before it
-  constexpr int id_offset() const { return valid_offset() + kMaxStages * kStageRows; }  // uint8 [stages][rows] before it
+  constexpr int id_offset() const {
+    return valid_offset() + kMaxStages * kStageRows;
+  }  // uint8 [stages][rows] before it
   // int32 [stages][rows] before the ring
   constexpr int ring_offset() const { return (id_offset() + kMaxStages * kStageRows * 4 + 127) / 128 * 128; }
   constexpr int smem_bytes(int stages) const { return ring_offset() + stages * kStageBytes; }
@@ -66,9 +69,10 @@ struct DecodeConfig {
   constexpr bool fits(int stages, int smem_limit) const { return smem_bytes(stages) + static_bytes() <= smem_limit; }
 
   constexpr bool valid() const {
-    return (rows == 16 || rows == 32) && key_groups() * k_splits() == warps() && warp_keys() % 16 == 0 && warp_keys() <= kStageRows &&
-           k_steps() * k_splits() * 16 == kMaxWidth && keys_per_lane() * lanes_per_row() == kStepKeys &&
-           keys_per_lane() % 4 == 0 && rows * kTilePitch <= kStageBytes;  // a tile of Q or of results fits a stage
+    return (rows == 16 || rows == 32) && key_groups() * k_splits() == warps() && warp_keys() % 16 == 0 &&
+           warp_keys() <= kStageRows && k_steps() * k_splits() * 16 == kMaxWidth &&
+           keys_per_lane() * lanes_per_row() == kStepKeys && keys_per_lane() % 4 == 0 &&
+           rows * kTilePitch <= kStageBytes;  // a tile of Q or of results fits a stage
   }
 };
 

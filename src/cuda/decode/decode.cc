@@ -31,7 +31,9 @@ int64_t partial_slots(const DecodeShape& shape, const UnitRule& rule, const Deco
   return tiles * rule.max_splits;
 }
 
-int64_t round_up(int64_t bytes) { return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment; }
+int64_t round_up(int64_t bytes) {
+  return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+}
 
 int64_t partial_out_bytes(const DecodeShape& shape, const DecodeConfig& config, int64_t slots) {
   return round_up(slots * config.rows * shape.latent_dim * static_cast<int64_t>(sizeof(float)));
@@ -82,7 +84,8 @@ DecodeKernelParams kernel_params(const DecodeParams& params, const DecodeShape& 
   if (params.lse.given()) {
     p.lse = static_cast<float*>(params.lse.data);
     const auto& stride = params.lse.stride;
-    p.lse_stride = shape.ragged_q ? QueryStrides{0, stride[1], stride[0]} : QueryStrides{stride[0], stride[2], stride[1]};
+    p.lse_stride =
+        shape.ragged_q ? QueryStrides{0, stride[1], stride[0]} : QueryStrides{stride[0], stride[2], stride[1]};
   }
   p.batch = static_cast<int32_t>(shape.batch);
   p.requests = p.batch + (shape.ragged_q ? 1 : 0);
@@ -115,7 +118,8 @@ DecodeKernelParams kernel_params(const DecodeParams& params, const DecodeShape& 
 int64_t decode_workspace_bytes(const DecodeShape& shape, const DecodeOptions& options, const DecodeEntry& entry,
                                const DeviceInfo& device) {
   if (shape.total_q == 0) return 0;
-  const int64_t slots = partial_slots(shape, unit_rule(options), entry.config, std::min(device.multiprocessors, kMaxBlocks));
+  const int64_t slots =
+      partial_slots(shape, unit_rule(options), entry.config, std::min(device.multiprocessors, kMaxBlocks));
   return partial_out_bytes(shape, entry.config, slots) + partial_ml_bytes(entry.config, slots);
 }
 

@@ -10,6 +10,15 @@
 
 namespace flashmla::cuda {
 
+// Fetches all cache lines of the kernel's parameters at once. They would come one by one, each when it is first used.
+__device__ __forceinline__ void warm_parameters(const DecodeKernelParams& p) {
+  constexpr int kLineBytes = 64;
+  constexpr int kLines = (sizeof(DecodeKernelParams) + kLineBytes - 1) / kLineBytes;
+  const int line = threadIdx.x % kLines;
+  const int word = reinterpret_cast<const int*>(&p)[line * kLineBytes / sizeof(int)];
+  asm volatile("" ::"r"(word));
+}
+
 __device__ __forceinline__ int32_t clamp(int32_t value, int32_t low, int32_t high) {
   return min(max(value, low), high);
 }
@@ -154,7 +163,7 @@ class Line {
   RequestSize only_;
   uint32_t units_[kPerLane] = {};  // of this lane's requests in the window read last
   int32_t keys_[kPerLane] = {};
-  uint32_t before_ = 0;            // units of the window before this lane's
+  uint32_t before_ = 0;  // units of the window before this lane's
   uint32_t sum_ = 0;
 };
 

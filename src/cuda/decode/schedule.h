@@ -4,8 +4,8 @@
 //
 // The line: requests in order; of each its row tiles (kRows rows of query tokens x heads of one KV head), KV head by KV
 // head; of each tile its units of keys, at least one, so that rows without keys are somebody's work too. As a rule a
-// unit is kUnitKeys keys and a slice any run of units: it begins inside at most one tile and ends inside at most one, so
-// a block writes at most two partial results. Where splits are forced, or must follow from a request's own length
+// unit is kUnitKeys keys and a slice any run of units: it begins inside at most one tile and ends inside at most one,
+// so a block writes at most two partial results. Where splits are forced, or must follow from a request's own length
 // (batch-invariant mode), a unit is a whole split and gets a partial result of its own.
 //
 // Positions on the line have 32 bits: units grow until they suffice (Line::read).
@@ -19,7 +19,7 @@ namespace flashmla::cuda {
 
 inline constexpr uint32_t kLog2UnitKeys = 5;
 inline constexpr uint32_t kUnitKeys = 1 << kLog2UnitKeys;
-inline constexpr int kMostSplits = 64;                     // DecodeOptions: kMaxSplits (checked in table.cc)
+inline constexpr int kMostSplits = 64;                          // DecodeOptions: kMaxSplits (checked in table.cc)
 inline constexpr uint64_t kMaxUnits = (uint64_t{1} << 31) - 1;  // of a line
 
 // Keys of each of at most `most` splits of `length` keys, a multiple of kUnitKeys and at least `least`; their number.

@@ -33,8 +33,8 @@ bool tuned_widths(const DecodeShape& shape) { return shape.latent_dim == kMaxLat
 
 // Query rows of one KV head in a request; with ragged q the mean.
 int64_t rows_per_request(const DecodeShape& shape) {
-  const int64_t tokens = shape.ragged_q ? (shape.total_q + shape.batch - 1) / std::max<int64_t>(shape.batch, 1)
-                                        : shape.seq_q;
+  const int64_t tokens =
+      shape.ragged_q ? (shape.total_q + shape.batch - 1) / std::max<int64_t>(shape.batch, 1) : shape.seq_q;
   return tokens * (shape.heads_q / shape.heads_kv);
 }
 

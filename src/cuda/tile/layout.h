@@ -41,7 +41,8 @@ FLASHMLA_HD constexpr RowChunk b_fragment_lane(int lane) { return {lane % 8 + la
 // ... the same from a tile that holds k rows of n values, with ldmatrix.trans.
 FLASHMLA_HD constexpr RowChunk b_trans_fragment_lane(int lane) { return {lane % 16, lane / 16}; }
 
-// Accumulator of m16n8k16: registers 0, 1 are row lane / 4, columns 2 (lane % 4) and the next; 2, 3 are eight rows below.
+// Accumulator of m16n8k16: registers 0, 1 are row lane / 4, columns 2 (lane % 4) and the next; 2, 3 are eight rows
+// below.
 FLASHMLA_HD constexpr int c_fragment_row(int lane) { return lane / 4; }
 FLASHMLA_HD constexpr int c_fragment_column(int lane) { return lane % 4 * 2; }
 
