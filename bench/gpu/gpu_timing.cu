@@ -63,8 +63,8 @@ class Graph {
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  double replay_us(cudaEvent_t begin, cudaEvent_t end) {
-    std::this_thread::sleep_for(kRest);
+  double replay_us(cudaEvent_t begin, cudaEvent_t end, bool rested = true) {
+    if (rested) std::this_thread::sleep_for(kRest);
     check(cudaEventRecord(begin, stream_), "record");
     check(cudaGraphLaunch(exec_, stream_), "graph launch");
     check(cudaEventRecord(end, stream_), "record");
@@ -93,7 +93,7 @@ void fill_normal_bf16(void* data, int64_t count, uint64_t seed) {
 void launch_nothing(cudaStream_t stream) { nothing_kernel<<<1, 32, 0, stream>>>(); }
 
 Spread time_operations(const std::function<void(int, cudaStream_t)>& enqueue,
-                       const std::function<void(cudaStream_t)>& between, int operations, int replays) {
+                       const std::function<void(cudaStream_t)>& between, int operations, int replays, int load_ms) {
   cudaStream_t stream = nullptr;
   cudaEvent_t begin = nullptr;
   cudaEvent_t end = nullptr;
@@ -117,12 +117,30 @@ Spread time_operations(const std::function<void(int, cudaStream_t)>& enqueue,
     apart_us = spread_of(times).median_us;
   }
   std::vector<double> times;
-  whole.replay_us(begin, end);
-  for (int i = 0; i < replays; ++i) times.push_back((whole.replay_us(begin, end) - apart_us) / operations);
+  double loaded_us = whole.replay_us(begin, end);
+  while (loaded_us < 1e3 * load_ms) loaded_us += whole.replay_us(begin, end, false);
+  for (int i = 0; i < replays; ++i)
+    times.push_back((whole.replay_us(begin, end, load_ms == 0) - apart_us) / operations);
   cudaEventDestroy(begin);
   cudaEventDestroy(end);
   cudaStreamDestroy(stream);
   return spread_of(times);
+}
+
+double host_us(const std::function<void(int, cudaStream_t)>& enqueue, int rounds) {
+  constexpr int kCalls = 20;
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+  std::vector<double> times;
+  for (int round = 0; round < rounds; ++round) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < kCalls; ++i) enqueue(i, stream);
+    times.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count() /
+                    kCalls);
+    check(cudaStreamSynchronize(stream), "calls");
+  }
+  cudaStreamDestroy(stream);
+  return spread_of(times).median_us;
 }
 
 double read_bandwidth(int64_t bytes) {

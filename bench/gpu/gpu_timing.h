@@ -25,8 +25,12 @@ struct Spread {
 // Time of one operation: `enqueue(i)` puts operation i on the stream; `operations` of them make a graph, which is
 // replayed `replays` times, each after a rest that lets the chip cool. `between` (may be empty) is put after each
 // operation; the time of a graph of `between` alone is subtracted.
+// With `load_ms`, replays run without a rest after so much time of load: the chip is hot.
 Spread time_operations(const std::function<void(int, cudaStream_t)>& enqueue,
-                       const std::function<void(cudaStream_t)>& between, int operations, int replays);
+                       const std::function<void(cudaStream_t)>& between, int operations, int replays, int load_ms = 0);
+
+// Host time of one enqueue, without waiting for the GPU: the median of `rounds` rounds of 20 calls on an idle stream.
+double host_us(const std::function<void(int, cudaStream_t)>& enqueue, int rounds);
 
 // An ordinary kernel, without programmatic dependent launch, that does nothing.
 void launch_nothing(cudaStream_t stream);
