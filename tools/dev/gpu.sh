@@ -26,7 +26,7 @@ command_gpu() {
   # Capturing the first call of a process needs a process.
   gpu_tests first "$tests" --gtest_filter=CudaGraph.FirstCallOfTheProcess || failed=1
   gpu_tests all "$tests" \
-    --gtest_filter='Cuda*:Decode.*:Lse.*:Hostile.*:Covering/*:Models/*:Property.*:NonFinite.*:Empty.*:Shard.*' || failed=1
+    --gtest_filter='*Cuda*:Decode.*:Lse.*:Hostile.*:Covering/*:Models/*:Property.*:NonFinite.*:Empty.*:Shard.*' || failed=1
   if ((sanitize)); then
     local tool
     for tool in memcheck racecheck synccheck; do
