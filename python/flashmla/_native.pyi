@@ -1,5 +1,6 @@
 """The C++ side. Arrays are DLPack capsules, DLPack producers or buffers; arguments are positional."""
 
+from collections.abc import Callable
 from typing import Any
 
 __version__: str
@@ -24,6 +25,8 @@ def decode(
     isa: str | None,
     threads: int,
     uint16_is_bf16: bool = False,
+    stream: int = 0,
+    allocate: Callable[[int], int] | None = None,
     /,
 ) -> None: ...
 def prefill(
@@ -41,6 +44,8 @@ def prefill(
     isa: str | None,
     threads: int,
     uint16_is_bf16: bool = False,
+    stream: int = 0,
+    allocate: Callable[[int], int] | None = None,
     /,
 ) -> None: ...
 def append_kv(
@@ -53,6 +58,7 @@ def append_kv(
     isa: str | None,
     threads: int,
     uint16_is_bf16: bool = False,
+    stream: int = 0,
     /,
 ) -> None: ...
 def merge_states(
@@ -67,6 +73,7 @@ def merge_states(
     isa: str | None,
     threads: int,
     uint16_is_bf16: bool = False,
+    stream: int = 0,
     /,
 ) -> None: ...
 def explain_decode(
@@ -85,6 +92,7 @@ def explain_decode(
     backend: str | None,
     isa: str | None,
     threads: int,
+    cuda_index: int | None,
     /,
 ) -> tuple[str, str, str, int]: ...
 def backends() -> list[tuple[str, str, int]]: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from . import _native
-from ._arrays import Results, is_torch, readable, reads_uint16_as_bf16, refuse_stream, writable
+from ._arrays import Place, Results, is_torch, reads_uint16_as_bf16, refuse_torch_stream
 from ._shapes import bounded_latent_dim, decode_results, prefill_results
 
 
@@ -41,7 +41,7 @@ class KernelChoice(NamedTuple):
     kernel: str
     reason: str
     workspace_bytes: int
-    """Scratch memory that the call allocates and frees."""
+    """Scratch memory that the call allocates and frees (with torch tensors on a GPU: by torch's allocator)."""
 
 
 def backends() -> list[Backend]:
@@ -72,12 +72,15 @@ def explain_decode(
     backend: str | None = None,
     isa: str | None = None,
     threads: int = 0,
+    device: str | None = None,
 ) -> KernelChoice:
     """Says which back end and kernel `decode` runs for these sizes, why, and how much workspace it takes.
 
     `seq_k` is the longest cached sequence that the page table has room for; `dtype` is 'bf16', 'fp16' or 'fp32'. The
-    other names are those of `decode`. Raises as `decode` does.
+    other names are those of `decode`. `device` is 'cpu', 'cuda' (the first GPU) or 'cuda:1'; None is the device of
+    `backend`, or the CPU. Raises as `decode` does.
     """
+    cuda_index = _cuda_index(device, backend)
     if page_size < 1:
         raise ValueError(f"page_size: got {page_size}; want at least 1")
     if seq_k < 0:
@@ -86,9 +89,20 @@ def explain_decode(
     return KernelChoice(
         *_native.explain_decode(
             batch, seq_q, heads_q, heads_kv, latent_dim, rope_dim, page_size, width, dtype, bool(causal), splits,
-            bool(batch_invariant), backend, isa, threads,
+            bool(batch_invariant), backend, isa, threads, cuda_index,
         )
     )  # fmt: skip
+
+
+def _cuda_index(device: str | None, backend: str | None) -> int | None:
+    if device is None:
+        return 0 if any(row[:2] == (backend, "cuda") for row in _native.backends()) else None
+    kind, colon, index = device.partition(":")
+    if device == "cpu":
+        return None
+    if kind != "cuda" or (colon and not index.isdecimal()):
+        raise ValueError(f"device: got {device!r}; want None, 'cpu', 'cuda' or 'cuda:' and a number")
+    return int(index or 0)
 
 
 def decode(
@@ -120,10 +134,10 @@ def decode(
     K is a whole cache row of `d_qk` values; V is its first `d_v = latent_dim` values. Symbols: `b` requests, `s_q` query
     tokens of a request, `h_q` query heads, `h_kv` KV heads (it divides `h_q`; 1 in MLA), `page` tokens a page.
 
-    Arrays are NumPy arrays, torch tensors, JAX arrays or anything else that speaks DLPack, on the CPU; they are read in
-    place, whatever their strides (the last dimension of `q`, `kv_cache` and `out` is contiguous, and the other strides
-    of `q` and `kv_cache` are multiples of 16 bytes). The interpreter lock is released. There is no backward: torch
-    tensors that require a gradient are refused unless gradients are off.
+    Arrays are NumPy arrays, torch tensors, JAX arrays or anything else that speaks DLPack, all on the CPU or all on one
+    NVIDIA GPU; they are read in place, whatever their strides (the last dimension of `q`, `kv_cache` and `out` is
+    contiguous, and the other strides of `q` and `kv_cache` are multiples of 16 bytes). The interpreter lock is
+    released. There is no backward: torch tensors that require a gradient are refused unless gradients are off.
 
     Args:
         q: fp32, fp16 or bf16 `[b, s_q, h_q, d_qk]`, or `[total_q, h_q, d_qk]` with `cu_seqlens_q`.
@@ -147,31 +161,38 @@ def decode(
         threads: threads of the back end "cpu"; 0 takes FLASHMLA_NUM_THREADS, else affinity and cgroup quota.
         dtype: 'bf16' reads uint16 arrays (NumPy has no bf16) as bf16, and the result is uint16 too.
         kv_format: name of the cache's format; None is the plain format of its dtype.
-        stream: stream of GPU arrays that are not torch's, as an integer. This version has no CUDA back end.
+        stream: stream of GPU arrays that are not torch's, a cudaStream_t as an integer; None is the default stream. With
+            such arrays `out` (and `lse`) must be given. Torch tensors run on torch's current stream of their device.
 
     Returns:
         `out`, or `(out, lse)` with `return_lse`, in the framework of `q`: the arrays passed in, or new ones. `lse` is
         the natural logarithm of the sum of exp(scaled scores).
 
     Raises:
-        ValueError: a shape, stride, dtype, alignment, option or name is wrong, or a length or page id is out of range.
+        ValueError: a shape, stride, dtype, alignment, option or name is wrong, arrays lie on different devices, or (on
+            the CPU) a length or page id is out of range.
         NotImplementedError: a format, device or combination that this version does not compute, by name.
         RuntimeError: the library failed.
     """
-    refuse_stream(stream)
     if is_torch(q):
         from . import torch_ops
 
+        refuse_torch_stream(stream)
         return torch_ops.decode(
             q, kv_cache, page_table, seq_lens, softmax_scale, causal, latent_dim, q_rope, cu_seqlens_q, out, lse,
             return_lse, empty_lse, splits, batch_invariant, backend, isa, threads, dtype, kv_format,
         )  # fmt: skip
+    place = Place(
+        stream, q=q, kv_cache=kv_cache, page_table=page_table, seq_lens=seq_lens, q_rope=q_rope,
+        cu_seqlens_q=cu_seqlens_q, out=out, lse=lse,
+    )  # fmt: skip
     uint16_is_bf16 = reads_uint16_as_bf16(q, dtype)
     inputs = (
-        readable("q", q), readable("q_rope", q_rope), readable("kv_cache", kv_cache),
-        readable("page_table", page_table), readable("seq_lens", seq_lens), readable("cu_seqlens_q", cu_seqlens_q),
+        place.read("q", q), place.read("q_rope", q_rope), place.read("kv_cache", kv_cache),
+        place.read("page_table", page_table), place.read("seq_lens", seq_lens),
+        place.read("cu_seqlens_q", cu_seqlens_q),
     )  # fmt: skip
-    results = Results(q)
+    results = Results(q, place, out=out, **({"lse": lse} if return_lse else {}))
     q_shape = tuple(getattr(q, "shape", ()))
     out_shape, lse_shape = decode_results(q_shape, cu_seqlens_q is not None, bounded_latent_dim(q_shape, latent_dim))
     if out is None:
@@ -179,8 +200,8 @@ def decode(
     if lse is None and return_lse:
         lse = results.empty_lse(lse_shape)
     _native.decode(
-        *inputs, writable("out", out), writable("lse", lse), softmax_scale, bool(causal), latent_dim, kv_format,
-        empty_lse, splits, bool(batch_invariant), backend, isa, threads, uint16_is_bf16,
+        *inputs, place.write("out", out), place.write("lse", lse), softmax_scale, bool(causal), latent_dim,
+        kv_format, empty_lse, splits, bool(batch_invariant), backend, isa, threads, uint16_is_bf16, place.stream,
     )  # fmt: skip
     if return_lse:
         return results.hand_out(out), results.hand_out(lse)
@@ -228,28 +249,29 @@ def prefill(
     Raises:
         ValueError, NotImplementedError, RuntimeError: as `decode`.
     """
-    refuse_stream(stream)
     if is_torch(q):
         from . import torch_ops
 
+        refuse_torch_stream(stream)
         return torch_ops.prefill(
             q, k, v, cu_seqlens_q, cu_seqlens_k, softmax_scale, causal, out, lse, return_lse, empty_lse, backend, isa,
             threads, dtype,
         )  # fmt: skip
+    place = Place(stream, q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, out=out, lse=lse)
     uint16_is_bf16 = reads_uint16_as_bf16(q, dtype)
     inputs = (
-        readable("q", q), readable("k", k), readable("v", v), readable("cu_seqlens_q", cu_seqlens_q),
-        readable("cu_seqlens_k", cu_seqlens_k),
+        place.read("q", q), place.read("k", k), place.read("v", v), place.read("cu_seqlens_q", cu_seqlens_q),
+        place.read("cu_seqlens_k", cu_seqlens_k),
     )  # fmt: skip
-    results = Results(q)
+    results = Results(q, place, out=out, **({"lse": lse} if return_lse else {}))
     out_shape, lse_shape = prefill_results(tuple(getattr(q, "shape", ())), tuple(getattr(v, "shape", ())))
     if out is None:
         out = results.empty(out_shape)
     if lse is None and return_lse:
         lse = results.empty_lse(lse_shape)
     _native.prefill(
-        *inputs, writable("out", out), writable("lse", lse), softmax_scale, bool(causal), empty_lse, backend, isa,
-        threads, uint16_is_bf16,
+        *inputs, place.write("out", out), place.write("lse", lse), softmax_scale, bool(causal), empty_lse, backend, isa,
+        threads, uint16_is_bf16, place.stream,
     )  # fmt: skip
     if return_lse:
         return results.hand_out(out), results.hand_out(lse)
@@ -281,19 +303,21 @@ def append_kv(
         backend, isa, threads, dtype, kv_format, stream: as for `decode`.
 
     Raises:
-        ValueError: an argument is wrong, or a slot is past the cache; nothing is written then.
-        NotImplementedError: an fp8 format, or arrays on a GPU.
+        ValueError: an argument is wrong, or (on the CPU) a slot is past the cache; nothing is written then. A GPU skips
+            such a slot.
+        NotImplementedError: an fp8 format, or an fp32 cache on a GPU.
     """
-    refuse_stream(stream)
     if is_torch(kv_cache):
         from . import torch_ops
 
+        refuse_torch_stream(stream)
         torch_ops.append_kv(latent, rope, kv_cache, slot_mapping, backend, isa, threads, dtype, kv_format)
         return
+    place = Place(stream, kv_cache=kv_cache, latent=latent, rope=rope, slot_mapping=slot_mapping)
     uint16_is_bf16 = reads_uint16_as_bf16(kv_cache, dtype)
     _native.append_kv(
-        readable("latent", latent), readable("rope", rope), writable("kv_cache", kv_cache),
-        readable("slot_mapping", slot_mapping), kv_format, backend, isa, threads, uint16_is_bf16,
+        place.read("latent", latent), place.read("rope", rope), place.write("kv_cache", kv_cache),
+        place.read("slot_mapping", slot_mapping), kv_format, backend, isa, threads, uint16_is_bf16, place.stream,
     )  # fmt: skip
 
 
@@ -328,19 +352,23 @@ def merge_states(
     Raises:
         ValueError, NotImplementedError, RuntimeError: as `decode`.
     """
-    refuse_stream(stream)
     if is_torch(out_a):
         from . import torch_ops
 
+        refuse_torch_stream(stream)
         return torch_ops.merge_states(out_a, lse_a, out_b, lse_b, out, lse, empty_lse, backend, isa, threads, dtype)
+    place = Place(stream, out_a=out_a, lse_a=lse_a, out_b=out_b, lse_b=lse_b, out=out, lse=lse)
     uint16_is_bf16 = reads_uint16_as_bf16(out_a, dtype)
-    inputs = (readable("out_a", out_a), readable("lse_a", lse_a), readable("out_b", out_b), readable("lse_b", lse_b))
-    results = Results(out_a)
+    inputs = (
+        place.read("out_a", out_a), place.read("lse_a", lse_a), place.read("out_b", out_b), place.read("lse_b", lse_b)
+    )  # fmt: skip
+    results = Results(out_a, place, out=out, lse=lse)
     if out is None:
         out = results.empty(tuple(getattr(out_a, "shape", (0,))))
     if lse is None:
         lse = results.empty_lse(tuple(getattr(lse_a, "shape", (0,))))
     _native.merge_states(
-        *inputs, writable("out", out), writable("lse", lse), empty_lse, backend, isa, threads, uint16_is_bf16
-    )
+        *inputs, place.write("out", out), place.write("lse", lse), empty_lse, backend, isa, threads, uint16_is_bf16,
+        place.stream,
+    )  # fmt: skip
     return results.hand_out(out), results.hand_out(lse)

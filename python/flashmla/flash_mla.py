@@ -7,8 +7,9 @@ plans its work inside the call, so that neither is read: a stale or foreign sche
     flashmla.flash_mla.install()      # from here on `import flash_mla` gives this module's functions
     from flash_mla import flash_mla_with_kvcache, get_mla_metadata
 
-Differences: any page size, head count and width, `h_kv` > 1, dtypes bf16, fp16 and fp32; tensors on the CPU only in this
-version. Wrong arguments raise ValueError, and what is not there yet raises NotImplementedError, both by name.
+Differences: any page size, head count and width, `h_kv` > 1, dtypes bf16 and fp16, and fp32 on the CPU; tensors on an
+NVIDIA GPU or on the CPU (prefill: on the CPU only in this version). Wrong arguments raise ValueError, and what is not
+there yet raises NotImplementedError, both by name.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from . import _native
-from ._arrays import dtype_name
+from ._arrays import HAS_CUDA, dtype_name
 from ._shapes import bounded_latent_dim, decode_results, prefill_results
 
 _DECODE_OPTIONS = (
@@ -58,6 +58,31 @@ def _capsule(argument: str, tensor: torch.Tensor | None) -> Any:
     return torch.utils.dlpack.to_dlpack(tensor)  # type: ignore[attr-defined,unused-ignore]
 
 
+class _Gpu:
+    """Stream and workspace of a call on CUDA tensors: torch's current stream, and memory of torch's allocator for it.
+
+    What the allocator gives is free for the same stream once this object is gone, so that it needs no wait, and a graph
+    under capture gets memory of its own.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._memory: torch.Tensor | None = None
+        self.stream: int = torch._C._cuda_getCurrentRawStream(device.index)
+
+    def allocate(self, count: int) -> int:
+        self._memory = torch.empty(count, dtype=torch.uint8, device=self._device)
+        return self._memory.data_ptr()
+
+
+def _place(lead: torch.Tensor) -> tuple[Any, ...]:
+    """The last arguments of the C++ side for a call whose tensors lie where `lead` does; it keeps the workspace alive."""
+    if lead.device.type != "cuda":
+        return ()
+    gpu = _Gpu(lead.device)
+    return False, gpu.stream, gpu.allocate
+
+
 def _decode_out(
     q: torch.Tensor,
     q_rope: torch.Tensor | None,
@@ -72,7 +97,7 @@ def _decode_out(
     _native.decode(
         _capsule("q", q), _capsule("q_rope", q_rope), _capsule("kv_cache", kv_cache),
         _capsule("page_table", page_table), _capsule("seq_lens", seq_lens), _capsule("cu_seqlens_q", cu_seqlens_q),
-        _capsule("out", out), _capsule("lse", lse), *options,
+        _capsule("out", out), _capsule("lse", lse), *options, *_place(q),
     )  # fmt: skip
 
 
@@ -111,7 +136,7 @@ def _prefill_out(
 ) -> None:
     _native.prefill(
         _capsule("q", q), _capsule("k", k), _capsule("v", v), _capsule("cu_seqlens_q", cu_seqlens_q),
-        _capsule("cu_seqlens_k", cu_seqlens_k), _capsule("out", out), _capsule("lse", lse), *options,
+        _capsule("cu_seqlens_k", cu_seqlens_k), _capsule("out", out), _capsule("lse", lse), *options, *_place(q),
     )  # fmt: skip
 
 
@@ -134,7 +159,7 @@ def _append_kv(
 ) -> None:
     _native.append_kv(
         _capsule("latent", latent), _capsule("rope", rope), _capsule("kv_cache", kv_cache),
-        _capsule("slot_mapping", slot_mapping), *options,
+        _capsule("slot_mapping", slot_mapping), *options, *_place(kv_cache)[:2],
     )  # fmt: skip
 
 
@@ -149,7 +174,7 @@ def _merge_states_out(
 ) -> None:
     _native.merge_states(
         _capsule("out_a", out_a), _capsule("lse_a", lse_a), _capsule("out_b", out_b), _capsule("lse_b", lse_b),
-        _capsule("out", out), _capsule("lse", lse), *options,
+        _capsule("out", out), _capsule("lse", lse), *options, *_place(out_a)[:2],
     )  # fmt: skip
 
 
@@ -178,7 +203,7 @@ for _name, _kernel, _fake in (
     ("merge_states", _merge_states, _merge_states_fake),
     ("merge_states_out", _merge_states_out, _writes_only),
 ):
-    torch.library.impl(f"flashmla::{_name}", "cpu", _kernel)
+    torch.library.impl(f"flashmla::{_name}", ("cpu", "cuda") if HAS_CUDA else "cpu", _kernel)
     torch.library.register_fake(f"flashmla::{_name}", _fake)
 
 
@@ -188,12 +213,13 @@ def _check(argument: str, tensor: Any, lead: torch.Tensor) -> None:
         return
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"{argument}: got {type(tensor).__name__} in a call with torch tensors; want a torch.Tensor")
-    if tensor.device.type not in ("cpu", "meta"):
+    if tensor.device.type not in (("cpu", "meta", "cuda") if HAS_CUDA else ("cpu", "meta")):
+        has = "on the CPU and on NVIDIA GPUs" if HAS_CUDA else "on the CPU"
+        lacks = "takes" if HAS_CUDA else "has no CUDA back end and takes"
         raise NotImplementedError(
-            f"{argument}: got a tensor on {tensor.device}; this version of flashmla has no CUDA back end and takes "
-            f"tensors on the CPU"
+            f"{argument}: got a tensor on {tensor.device}; this version of flashmla {lacks} tensors {has}"
         )
-    if tensor.device.type != lead.device.type:
+    if tensor.device != lead.device:
         raise ValueError(
             f"{argument}: got a tensor on {tensor.device} in a call with tensors on {lead.device}; want one device"
         )

@@ -60,8 +60,12 @@ void raise_if_error(const Status& status) {
   }
 }
 
+std::string device_text(Device device) {
+  return device.type == DeviceType::kCPU ? "the CPU" : "cuda:" + std::to_string(device.index);
+}
+
 template <class Array, class View>
-ArrayArg<Array, View>::ArrayArg(const char* argument, nb::handle array, bool uint16_is_bf16) {
+ArrayArg<Array, View>::ArrayArg(const char* argument, nb::handle array, bool uint16_is_bf16) : name_(argument) {
   if (array.is_none()) return;
   const std::string name = argument;
   if (!nb::try_cast(array, array_, /*convert=*/false)) {
@@ -69,10 +73,17 @@ ArrayArg<Array, View>::ArrayArg(const char* argument, nb::handle array, bool uin
     raise(PyExc_ValueError, name + ": got " + nb::type_name(array.type()).c_str() + ", which gives no " +
                                 (kWritten ? "writable " : "") + "memory through DLPack or the buffer protocol");
   }
-  if (array_.device_type() != nb::device::cpu::value && array_.device_type() != nb::device::cuda_host::value) {
+  if (array_.device_type() == nb::device::cuda::value) {
+#ifdef FLASHMLA_HAS_CUDA
+    device_ = {DeviceType::kCUDA, array_.device_id()};
+#else
+    raise(PyExc_NotImplementedError, name + ": got an array on cuda:" + std::to_string(array_.device_id()) +
+                                         "; this build of flashmla has no CUDA back end and takes arrays on the CPU");
+#endif
+  } else if (array_.device_type() != nb::device::cpu::value && array_.device_type() != nb::device::cuda_host::value) {
     raise(PyExc_NotImplementedError, name + ": got an array on DLPack device type " +
                                          std::to_string(array_.device_type()) +
-                                         "; this version has no CUDA back end and takes arrays on the CPU");
+                                         "; flashmla takes arrays on the CPU and on NVIDIA GPUs");
   }
   const auto ndim = static_cast<int32_t>(array_.ndim());
   if (ndim < 1 || ndim > kMaxDims) {

@@ -8,6 +8,7 @@ import pytest
 import flashmla
 
 FULL = os.environ.get("FLASHMLA_TEST_FULL") == "1"
+HAS_CUDA = any(backend.device == "cuda" for backend in flashmla.backends())  # this build; not whether a GPU is there
 LITE = os.environ.get("FLASHMLA_TEST_LITE") == "1"
 
 

@@ -5,6 +5,7 @@ import problem as problems
 import pytest
 
 import flashmla
+from conftest import HAS_CUDA
 
 
 @pytest.fixture
@@ -49,9 +50,17 @@ WRONG = [
     ({"q": np.float32(1)}, ValueError, "^q: got"),
     ({"q": [[1.0]]}, ValueError, "^q: got list, which gives no memory through DLPack or the buffer protocol"),
     ({"q": None}, ValueError, "^q: got"),
-    ({"q": Elsewhere((2, 1))}, NotImplementedError, r"^q: got .*Elsewhere on device cuda:1; .*no CUDA back end"),
+    (
+        ({"q": Elsewhere((2, 1))}, ValueError, "^kv_cache: got numpy.ndarray on the CPU in a call with arrays on cuda:1")
+        if HAS_CUDA
+        else ({"q": Elsewhere((2, 1))}, NotImplementedError, "^q: got .*Elsewhere on device cuda:1; .*no CUDA back end")
+    ),
     ({"q": Elsewhere((10, 0))}, NotImplementedError, r"^q: got .*Elsewhere on device rocm:0"),
-    ({"seq_lens": Elsewhere((2, 0))}, NotImplementedError, r"^seq_lens: got .*Elsewhere on device cuda:0"),
+    (
+        {"seq_lens": Elsewhere((2, 0))},
+        ValueError if HAS_CUDA else NotImplementedError,
+        "^seq_lens: got .*Elsewhere on (device )?cuda:0",
+    ),
     ({"kv_cache": np.zeros((4, 16, 80), np.float32)}, ValueError, "^kv_cache: got shape"),
     ({"kv_cache": np.zeros((4, 16, 1, 80), np.float16)}, ValueError, "^kv_cache: got dtype fp16; want dtype fp32"),
     ({"page_table": np.zeros((2, 2), np.int64)}, ValueError, "^page_table: got dtype int64; want dtype int32"),
@@ -193,6 +202,10 @@ def test_explain_decode():
         ({"dtype": "fp64"}, "^dtype: got 'fp64'; want 'fp32', 'fp16' or 'bf16'"),
         ({"backend": "gpu"}, "^backend: got 'gpu'"),
         ({"splits": 2**33}, "^splits: got 8589934592"),
+        ({"device": "gpu"}, "^device: got 'gpu'; want None, 'cpu', 'cuda' or 'cuda:' and a number"),
+        ({"device": "cuda:x"}, "^device: got 'cuda:x'"),
+        ({"device": "cuda:1000000"}, "^device: got "),
+        ({"device": "cuda", "backend": "cpu"}, "^backend: .*cpu"),
     ):
         with pytest.raises(ValueError, match=text):
             flashmla.explain_decode(**({"batch": 1, "heads_q": 16, "seq_k": 4096} | changes))

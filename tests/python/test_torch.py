@@ -5,7 +5,7 @@ import problem as problems
 import pytest
 
 import flashmla
-from conftest import need
+from conftest import HAS_CUDA, need
 
 LENS = [0, 1, 15, 16, 100, 7]
 
@@ -195,13 +195,20 @@ def test_mixed_devices_are_refused_by_name(torch):
         flashmla.merge_states(out, lse, out, lse.to("meta"))
 
 
-def test_gpu_tensors_are_refused_by_name(torch):
-    """A GPU tensor is refused by name; a subclass that says where it is needs no GPU for that."""
+def test_gpu_tensors_beside_others_are_refused_by_name(torch):
+    """Where this build has no CUDA, any is; a subclass that says where it is needs no GPU for that."""
 
     class Elsewhere(torch.Tensor):
         device = torch.device("cuda:1")
 
     problem = problems.make(11, [20])
     q, *rest = tensors(problem)
-    with pytest.raises(NotImplementedError, match="^q: got a tensor on cuda:1; this version of flashmla has no CUDA"):
+    with pytest.raises(
+        ValueError if HAS_CUDA else NotImplementedError,
+        match="^kv_cache: got a tensor on cpu in a call with tensors on cuda:1; want one device"
+        if HAS_CUDA
+        else "^q: got a tensor on cuda:1; this version of flashmla has no CUDA",
+    ):
         flashmla.decode(q.as_subclass(Elsewhere), *rest, **options_of(problem))
+    with pytest.raises(ValueError, match="^stream: got 7 with torch tensors; want None"):
+        flashmla.decode(q, *rest, **options_of(problem), stream=7)
