@@ -207,23 +207,58 @@ for _name, _kernel, _fake in (
     torch.library.register_fake(f"flashmla::{_name}", _fake)
 
 
-def _check(argument: str, tensor: Any, lead: torch.Tensor) -> None:
+_DEVICE_TYPES = ("cpu", "meta", "cuda") if HAS_CUDA else ("cpu", "meta")
+
+
+def _refuse_place(argument: str, tensor: Any, lead: torch.Tensor) -> None:
     """`lead` is the tensor that makes this a torch call; a call of mixed devices would run on none of them."""
-    if tensor is None:
-        return
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"{argument}: got {type(tensor).__name__} in a call with torch tensors; want a torch.Tensor")
-    if tensor.device.type not in (("cpu", "meta", "cuda") if HAS_CUDA else ("cpu", "meta")):
+    if tensor.device.type not in _DEVICE_TYPES:
         has = "on the CPU and on NVIDIA GPUs" if HAS_CUDA else "on the CPU"
         lacks = "takes" if HAS_CUDA else "has no CUDA back end and takes"
         raise NotImplementedError(
             f"{argument}: got a tensor on {tensor.device}; this version of flashmla {lacks} tensors {has}"
         )
-    if tensor.device != lead.device:
-        raise ValueError(
-            f"{argument}: got a tensor on {tensor.device} in a call with tensors on {lead.device}; want one device"
-        )
-    _refuse_gradient(argument, tensor)
+    raise ValueError(
+        f"{argument}: got a tensor on {tensor.device} in a call with tensors on {lead.device}; want one device"
+    )
+
+
+def _check(lead: torch.Tensor, *arguments: tuple[str, Any]) -> bool:
+    """Refuses what no call takes. True when the kernel may be called as it is: torch's dispatcher, which resolves
+    subclasses, modes, views that negate and traces, takes longer than everything else that the host does for a call.
+    """
+    device = lead.device
+    known = device.type in _DEVICE_TYPES
+    plain = not torch.compiler.is_compiling() and device.type != "meta" and not _dispatcher_is_needed()
+    for argument, tensor in arguments:
+        if tensor is None:
+            continue
+        exact = type(tensor) is torch.Tensor  # asked first: isinstance with a torch.Tensor takes longer than all the rest
+        if not known or not (exact or isinstance(tensor, torch.Tensor)) or tensor.device != device:
+            _refuse_place(argument, tensor, lead)
+        if tensor.requires_grad:
+            _refuse_gradient(argument, tensor)
+        plain = plain and exact and tensor.layout is torch.strided and not tensor.is_neg()
+    return plain
+
+
+def _dispatcher_is_needed() -> bool:
+    """Modes, functorch's transforms, torch.jit's tracer and the profiler all watch or change what the dispatcher runs."""
+    c = torch._C
+    return bool(
+        c._len_torch_dispatch_stack()
+        or c._len_torch_function_stack()
+        or c._functorch.maybe_current_level() is not None  # type: ignore[attr-defined,unused-ignore]
+        or c._get_tracing_state() is not None
+        or torch.autograd._profiler_enabled()
+    )
+
+
+def _plain_types(real: float, integers: tuple[Any, ...], flags: tuple[Any, ...]) -> bool:
+    """Everything else the dispatcher converts, or refuses."""
+    return type(real) is float and all(type(i) is int for i in integers) and all(type(f) is bool for f in flags)
 
 
 def _check_dtype(dtype: str | None, tensor: torch.Tensor) -> None:
@@ -238,23 +273,23 @@ def decode(
     kv_format: str | None,
 ) -> Any:  # fmt: skip
     """`flashmla.decode` for torch tensors."""
-    for argument, tensor in (
-        ("q", q), ("kv_cache", kv_cache), ("page_table", page_table), ("seq_lens", seq_lens), ("q_rope", q_rope),
+    plain = _check(
+        q, ("q", q), ("kv_cache", kv_cache), ("page_table", page_table), ("seq_lens", seq_lens), ("q_rope", q_rope),
         ("cu_seqlens_q", cu_seqlens_q), ("out", out), ("lse", lse),
-    ):  # fmt: skip
-        _check(argument, tensor, q)
+    )  # fmt: skip
+    plain = plain and _plain_types(softmax_scale, (latent_dim, splits, threads), (causal, batch_invariant))
     _check_dtype(dtype, q)
     inputs = (q, q_rope, kv_cache, page_table, seq_lens, cu_seqlens_q)
     options = (
         softmax_scale, causal, latent_dim, kv_format, empty_lse, splits, batch_invariant, backend, isa, threads
     )  # fmt: skip
     if out is None and lse is None:
-        out, lse = torch.ops.flashmla.decode(*inputs, *options)
+        out, lse = (_decode if plain else torch.ops.flashmla.decode)(*inputs, *options)
     else:
         new_out, new_lse = _empty_results(q, cu_seqlens_q, bounded_latent_dim(q.shape, latent_dim))
         out = new_out if out is None else out
         lse = new_lse if lse is None and return_lse else lse
-        torch.ops.flashmla.decode_out(*inputs, out, lse, *options)
+        (_decode_out if plain else torch.ops.flashmla.decode_out)(*inputs, out, lse, *options)
     return (out, lse) if return_lse else out
 
 
@@ -263,11 +298,10 @@ def prefill(
     lse: Any, return_lse: bool, empty_lse: str, backend: str | None, isa: str | None, threads: int, dtype: str | None,
 ) -> Any:  # fmt: skip
     """`flashmla.prefill` for torch tensors."""
-    for argument, tensor in (
-        ("q", q), ("k", k), ("v", v), ("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k), ("out", out),
+    _check(
+        q, ("q", q), ("k", k), ("v", v), ("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k), ("out", out),
         ("lse", lse),
-    ):  # fmt: skip
-        _check(argument, tensor, q)
+    )  # fmt: skip
     _check_dtype(dtype, q)
     inputs, options = (q, k, v, cu_seqlens_q, cu_seqlens_k), (softmax_scale, causal, empty_lse, backend, isa, threads)
     if out is None and lse is None:
@@ -285,12 +319,14 @@ def append_kv(
     threads: int, dtype: str | None, kv_format: str | None,
 ) -> None:  # fmt: skip
     """`flashmla.append_kv` for torch tensors."""
-    for argument, tensor in (
-        ("latent", latent), ("rope", rope), ("kv_cache", kv_cache), ("slot_mapping", slot_mapping)
-    ):  # fmt: skip
-        _check(argument, tensor, kv_cache)
+    plain = _check(
+        kv_cache, ("latent", latent), ("rope", rope), ("kv_cache", kv_cache), ("slot_mapping", slot_mapping)
+    )  # fmt: skip
+    plain = plain and type(threads) is int
     _check_dtype(dtype, kv_cache)
-    torch.ops.flashmla.append_kv(latent, rope, kv_cache, slot_mapping, kv_format, backend, isa, threads)
+    (_append_kv if plain else torch.ops.flashmla.append_kv)(
+        latent, rope, kv_cache, slot_mapping, kv_format, backend, isa, threads
+    )  # fmt: skip
 
 
 def merge_states(
@@ -298,16 +334,16 @@ def merge_states(
     isa: str | None, threads: int, dtype: str | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """`flashmla.merge_states` for torch tensors."""
-    for argument, tensor in (
-        ("out_a", out_a), ("lse_a", lse_a), ("out_b", out_b), ("lse_b", lse_b), ("out", out), ("lse", lse)
-    ):  # fmt: skip
-        _check(argument, tensor, out_a)
+    plain = _check(
+        out_a, ("out_a", out_a), ("lse_a", lse_a), ("out_b", out_b), ("lse_b", lse_b), ("out", out), ("lse", lse)
+    )  # fmt: skip
+    plain = plain and type(threads) is int
     _check_dtype(dtype, out_a)
     inputs, options = (out_a, lse_a, out_b, lse_b), (empty_lse, backend, isa, threads)
     if out is None and lse is None:
-        out, lse = torch.ops.flashmla.merge_states(*inputs, *options)
+        out, lse = (_merge_states if plain else torch.ops.flashmla.merge_states)(*inputs, *options)
         return out, lse
     out = out_a.new_empty(out_a.shape) if out is None else out
     lse = out_a.new_empty(lse_a.shape, dtype=torch.float32) if lse is None else lse
-    torch.ops.flashmla.merge_states_out(*inputs, out, lse, *options)
+    (_merge_states_out if plain else torch.ops.flashmla.merge_states_out)(*inputs, out, lse, *options)
     return out, lse

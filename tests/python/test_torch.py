@@ -212,3 +212,25 @@ def test_gpu_tensors_beside_others_are_refused_by_name(torch):
         flashmla.decode(q.as_subclass(Elsewhere), *rest, **options_of(problem))
     with pytest.raises(ValueError, match="^stream: got 7 with torch tensors; want None"):
         flashmla.decode(q, *rest, **options_of(problem), stream=7)
+
+
+def test_modes_and_the_profiler_see_the_ops(torch):
+    """A call goes past torch's dispatcher only where nothing listens there."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    problem = problems.make(12, [20, 7])
+    arrays = tensors(problem)
+    want = flashmla.decode(*arrays, **options_of(problem))
+    with Watch():
+        got = flashmla.decode(*arrays, **options_of(problem))
+    assert "flashmla.decode.default" in seen and torch.equal(got, want)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        flashmla.decode(*arrays, **options_of(problem))
+    assert "flashmla::decode" in {event.name for event in profile.events()}
