@@ -136,6 +136,7 @@ __global__ void __launch_bounds__(kManyThreads) append_rows(const __grid_constan
   for (int i = thread; i < kBuckets; i += threads) table.last[i] = 0;
   if (thread == 0) table.count = 0;
   ptx::grid_dependency_wait();
+  ptx::grid_dependency_launch();  // the next kernel may start where there is room; it waits for these writes
   __syncthreads();
 
   const int64_t chunk = static_cast<int64_t>(threads) * kSlotsPerThread;

@@ -108,6 +108,7 @@ template <class Element, int kCount>
 __global__ void __launch_bounds__(kThreads) merge_rows(const __grid_constant__ MergeKernelParams p) {
   using W = Word<Element, kCount>;
   ptx::grid_dependency_wait();
+  ptx::grid_dependency_launch();  // the next kernel may start where there is room; it waits for these writes
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t warps = static_cast<int64_t>(gridDim.x) * kWarps;
   for (int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32; row < p.rows; row += warps) {
