@@ -140,9 +140,18 @@ TEST(Registry, PriorityZeroIsNeverAFallback) {
   static const Status registered = register_backend(std::make_unique<Slow>());
   ASSERT_TRUE(registered.ok()) << registered.text();
   const Device cuda{DeviceType::kCUDA, 0};
-  expect_error(explain_decode(shape_of(kItsHeads), {}, {.device = cuda}).status(), StatusCode::kNotFound,
-               {"device: got CUDA", "no back end"});
-  EXPECT_TRUE(explain_decode(shape_of(kItsHeads), {}, {.device = cuda, .backend = "slow"}).ok());
+  DecodeShape shape = shape_of(kItsHeads);
+  shape.dtype = DType::kFloat32;  // which back end "cuda" refuses
+  shape.kv_format = KvFormat::kFP32;
+  const Status refused = explain_decode(shape, {}, {.device = cuda}).status();
+  if (find_backend("cuda") == nullptr) {
+    expect_error(refused, StatusCode::kNotFound, {"device: got CUDA", "no back end"});
+  } else if (gpu_targets().empty()) {
+    expect_error(refused, StatusCode::kNotFound, {"device: got CUDA", "want an NVIDIA GPU"});
+  } else {
+    expect_error(refused, StatusCode::kUnsupported, {"dtype: got fp32", "back end 'cuda'"});
+  }
+  EXPECT_TRUE(explain_decode(shape, {}, {.device = cuda, .backend = "slow"}).ok());
 }
 
 TEST(Registry, ReferenceSaysThatItIsTheOracle) {
