@@ -13,16 +13,16 @@ namespace {
 
 // What a call needs to know before it looks into any tensor.
 struct Plan {
-  cuda::DeviceInfo device;
-  cuda::DecodeChoice choice;
+  const cuda::DeviceInfo* device;
+  const cuda::DecodeEntry* entry;
 };
 
 Result<Plan> plan(const DecodeShape& shape, const Context& context) {
-  Result<cuda::DeviceInfo> device = cuda::device_of(context);
+  const Result<const cuda::DeviceInfo*> device = cuda::device_of(context);
   if (!device.ok()) return device.status();
-  Result<cuda::DecodeChoice> choice = cuda::select_decode(shape, device.value(), context.kernel);
-  if (!choice.ok()) return choice.status();
-  return Plan{std::move(device.value()), std::move(choice.value())};
+  const Result<const cuda::DecodeEntry*> entry = cuda::select_decode(shape, *device.value(), context.kernel);
+  if (!entry.ok()) return entry.status();
+  return Plan{device.value(), entry.value()};
 }
 
 class CudaBackend final : public Backend {
@@ -35,23 +35,24 @@ class CudaBackend final : public Backend {
                                      const Context& context) const override {
     const Result<Plan> planned = plan(shape, context);
     if (!planned.ok()) return planned.status();
-    return KernelChoice{"cuda", planned.value().choice.entry->name, planned.value().choice.reason};
+    const auto& [device, entry] = planned.value();
+    return KernelChoice{"cuda", entry->name, cuda::decode_reason(shape, *device, context.kernel, *entry)};
   }
 
   Result<int64_t> decode_workspace_bytes(const DecodeShape& shape, const DecodeOptions& options,
                                          const Context& context) const override {
     const Result<Plan> planned = plan(shape, context);
     if (!planned.ok()) return planned.status();
-    return cuda::decode_workspace_bytes(shape, options, *planned.value().choice.entry, planned.value().device);
+    return cuda::decode_workspace_bytes(shape, options, *planned.value().entry, *planned.value().device);
   }
 
   Status decode(const DecodeParams& params, const DecodeShape& shape, Workspace workspace,
                 const Context& context) const override {
     const Result<Plan> planned = plan(shape, context);
     if (!planned.ok()) return planned.status();
-    const cuda::DeviceGuard guard(planned.value().device.index);
-    FLASHMLA_RETURN_IF_ERROR(cuda::launch_decode(params, shape, *planned.value().choice.entry, planned.value().device,
-                                                 workspace, context.stream));
+    const auto& [device, entry] = planned.value();
+    const cuda::DeviceGuard guard(device->index);
+    FLASHMLA_RETURN_IF_ERROR(cuda::launch_decode(params, shape, *entry, *device, workspace, context.stream));
     return cuda::synchronize_if_asked("decode", context.stream);
   }
 
@@ -61,19 +62,19 @@ class CudaBackend final : public Backend {
       return unsupported("kv_cache", concat("dtype ", dtype_name(shape.dtype)),
                          "bf16 and fp16 on back end 'cuda' (fp32: 'cpu', 'reference')");
     }
-    const Result<cuda::DeviceInfo> device = cuda::device_of(context);
+    const Result<const cuda::DeviceInfo*> device = cuda::device_of(context);
     if (!device.ok()) return device.status();
-    const cuda::DeviceGuard guard(device.value().index);
-    FLASHMLA_RETURN_IF_ERROR(cuda::launch_append(params, shape, device.value(), context.stream));
+    const cuda::DeviceGuard guard(device.value()->index);
+    FLASHMLA_RETURN_IF_ERROR(cuda::launch_append(params, shape, *device.value(), context.stream));
     return cuda::synchronize_if_asked("append_kv", context.stream);
   }
 
   Status merge_states(const MergeStatesParams& params, const Context& context) const override {
     const MergeShape shape = merge_shape(params).value();  // checked by the caller
-    const Result<cuda::DeviceInfo> device = cuda::device_of(context);
+    const Result<const cuda::DeviceInfo*> device = cuda::device_of(context);
     if (!device.ok()) return device.status();
-    const cuda::DeviceGuard guard(device.value().index);
-    FLASHMLA_RETURN_IF_ERROR(cuda::launch_merge(params, shape, device.value(), context.stream));
+    const cuda::DeviceGuard guard(device.value()->index);
+    FLASHMLA_RETURN_IF_ERROR(cuda::launch_merge(params, shape, *device.value(), context.stream));
     return cuda::synchronize_if_asked("merge_states", context.stream);
   }
 };

@@ -38,7 +38,7 @@ Result<DeviceInfo> read_device(int index) {
 
 }  // namespace
 
-Result<DeviceInfo> device_of(const Context& context) {
+Result<const DeviceInfo*> device_of(const Context& context) {
   int index = 0;
   const auto stream = static_cast<cudaStream_t>(context.stream);
   // A stream that is being captured must not be asked for its device; launches into it need that device current anyway.
@@ -51,14 +51,16 @@ Result<DeviceInfo> device_of(const Context& context) {
   if (error != cudaSuccess) return not_usable("no device answers", error);
   // Properties never change; reading them takes longer than a kernel runs.
   static std::array<std::atomic<const DeviceInfo*>, kMaxDevices> known{};
-  if (index >= kMaxDevices) return read_device(index);
-  if (const DeviceInfo* info = known[index].load(std::memory_order_acquire)) return *info;
+  if (index >= kMaxDevices) {
+    return unsupported("device", concat("CUDA device ", index), concat("devices 0 .. ", kMaxDevices - 1));
+  }
+  if (const DeviceInfo* info = known[index].load(std::memory_order_acquire)) return info;
   Result<DeviceInfo> read = read_device(index);
-  if (!read.ok()) return read;
-  auto fresh = std::make_unique<const DeviceInfo>(read.value());
+  if (!read.ok()) return read.status();
+  auto fresh = std::make_unique<const DeviceInfo>(std::move(read.value()));
   const DeviceInfo* expected = nullptr;
-  if (known[index].compare_exchange_strong(expected, fresh.get())) fresh.release();  // kept until the process ends
-  return read;
+  if (!known[index].compare_exchange_strong(expected, fresh.get())) return expected;  // another thread was first
+  return fresh.release();
 }
 
 DeviceGuard::DeviceGuard(int index) {

@@ -18,8 +18,8 @@ struct DeviceInfo {
 };
 
 // The device that a call runs on: the stream's, for the null stream the current one. kNotFound without a usable GPU or
-// driver, with the reason.
-Result<DeviceInfo> device_of(const Context& context);
+// driver, with the reason. What it points to is kept until the process ends.
+Result<const DeviceInfo*> device_of(const Context& context);
 
 // Makes a device current for the time of a call.
 class DeviceGuard {

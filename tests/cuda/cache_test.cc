@@ -305,6 +305,7 @@ TEST(CudaAppend, ChainInAGraphReplaysInOrder) {
     check_cuda(cudaMemcpy(const_cast<void*>(links[0].latent.data), host.latent.data(), host.latent.size(),
                           cudaMemcpyHostToDevice),
                "latent");
+    check_cuda(cudaDeviceSynchronize(), "copies");  // a copy from pageable memory may still be on its way
     check_cuda(cudaGraphLaunch(exec, stream), "graph launch");
     check_cuda(cudaStreamSynchronize(stream), "graph");
     AppendKvParams step = host.params;

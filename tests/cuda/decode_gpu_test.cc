@@ -38,6 +38,8 @@ class DeviceVector {
   T* data() const { return static_cast<T*>(data_); }
   void upload(const std::vector<T>& host) {
     check(cudaMemcpy(data_, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice));
+    check(cudaDeviceSynchronize());  // a copy from pageable memory may still be on its way, and streams do not wait for
+                                     // it
   }
   std::vector<T> download() const {
     std::vector<T> host(count_);
@@ -114,6 +116,7 @@ struct GpuCall {
   void poison_outputs() {
     check(cudaMemset(out.data(), 0xff, static_cast<size_t>(batch * seq_q * heads * kLatent * 2)));
     check(cudaMemset(lse.data(), 0xff, static_cast<size_t>(batch * seq_q * heads * 4)));
+    check(cudaDeviceSynchronize());
   }
   std::pair<std::vector<uint16_t>, std::vector<float>> eager() {
     poison_outputs();

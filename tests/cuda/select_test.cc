@@ -22,7 +22,7 @@ DecodeShape shape_of(int64_t batch, int64_t seq_q, int64_t heads) {
 
 std::string kernel_of(const DecodeShape& shape, const DeviceInfo& device, std::string_view named = {}) {
   const auto choice = cuda::select_decode(shape, device, named);
-  return choice.ok() ? choice.value().entry->name : choice.status().text();
+  return choice.ok() ? choice.value()->name : choice.status().text();
 }
 
 TEST(CudaSelect, EveryDeviceHasAKernelForEveryShape) {
@@ -37,9 +37,10 @@ TEST(CudaSelect, EveryDeviceHasAKernelForEveryShape) {
             shape.rope_dim = rope;
             const auto choice = cuda::select_decode(shape, device, {});
             ASSERT_TRUE(choice.ok()) << choice.status().text();
-            EXPECT_LE(choice.value().entry->smem_bytes(), device.smem_per_block);
-            EXPECT_EQ(choice.value().entry->dtype, dtype);
-            EXPECT_NE(choice.value().reason.find(device.name), std::string::npos);
+            EXPECT_LE(choice.value()->smem_bytes(), device.smem_per_block);
+            EXPECT_EQ(choice.value()->dtype, dtype);
+            const std::string reason = cuda::decode_reason(shape, device, {}, *choice.value());
+            EXPECT_NE(reason.find(device.name), std::string::npos) << reason;
           }
         }
       }
@@ -81,7 +82,7 @@ TEST(CudaSelect, RefusesByName) {
 TEST(CudaSelect, WorkspaceIsBounded) {
   const auto bytes = [](int64_t batch, int64_t heads, const DeviceInfo& device, const DecodeOptions& options = {}) {
     const DecodeShape shape = shape_of(batch, 1, heads);
-    return cuda::decode_workspace_bytes(shape, options, *cuda::select_decode(shape, device, {}).value().entry, device);
+    return cuda::decode_workspace_bytes(shape, options, *cuda::select_decode(shape, device, {}).value(), device);
   };
   EXPECT_EQ(bytes(1, 16, kH200), bytes(100'000, 16, kH200));
   EXPECT_LE(bytes(1, 16, kH200), 2 * 132 * 16 * (512 * 4 + 8) + 512);

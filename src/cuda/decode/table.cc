@@ -54,43 +54,50 @@ Status check_shape(const DecodeShape& shape) {
   return {};
 }
 
-}  // namespace
-
-std::span<const DecodeEntry> decode_entries() { return kEntries; }
-
-Result<DecodeChoice> select_decode(const DecodeShape& shape, const DeviceInfo& device, std::string_view named) {
-  FLASHMLA_RETURN_IF_ERROR(check_shape(shape));
-  const int64_t rows = rows_per_request(shape);
+Result<const DecodeEntry*> named_entry(const DecodeShape& shape, const DeviceInfo& device, std::string_view named) {
   std::string names;
   for (const DecodeEntry& entry : kEntries) {
     if (entry.dtype != shape.dtype) continue;
     names += concat(names.empty() ? "" : ", ", entry.name);
-    const DecodeConfig& config = entry.config;
-    const bool widths = config.widths == Widths::kAny || tuned_widths(shape);
-    const bool fits = config.fits(entry.stages, device.smem_per_block);
-    if (!named.empty()) {
-      if (named != entry.name) continue;
-      if (!widths) {
-        return unsupported("kernel", concat(named, " for widths ", shape.latent_dim, " + ", shape.rope_dim),
-                           concat("this kernel takes ", kMaxLatent, " + ", kMaxRope));
-      }
-      if (!fits) {
-        return unsupported("kernel", concat(named, ", which needs ", entry.smem_bytes(), " bytes of shared memory"),
-                           concat("up to ", device.smem_per_block, " on ", device.name));
-      }
-      return DecodeChoice{&entry, "it was asked for"};
+    if (named != entry.name) continue;
+    if (entry.config.widths == Widths::kTuned && !tuned_widths(shape)) {
+      return unsupported("kernel", concat(named, " for widths ", shape.latent_dim, " + ", shape.rope_dim),
+                         concat("this kernel takes ", kMaxLatent, " + ", kMaxRope));
     }
-    if (!widths || !fits) continue;
-    // Tiles of 32 rows read each key once for twice the rows; where 16 suffice they would be half empty.
-    if (config.rows == 16 && rows > 16 && tuned_widths(shape) && k32Rows.fits(3, device.smem_per_block)) continue;
-    if (config.rows == 32 && rows <= 16) continue;
-    return DecodeChoice{&entry, concat(rows, " query rows a KV head in tiles of ", config.rows, "; a ring of ",
-                                       entry.stages, " stages takes ", entry.smem_bytes(), " of ",
-                                       device.smem_per_block, " bytes of shared memory on ", device.name)};
+    if (!entry.config.fits(entry.stages, device.smem_per_block)) {
+      return unsupported("kernel", concat(named, ", which needs ", entry.smem_bytes(), " bytes of shared memory"),
+                         concat("up to ", device.smem_per_block, " on ", device.name));
+    }
+    return &entry;
   }
-  if (!named.empty()) return {Status{StatusCode::kNotFound, concat("kernel: got '", named, "'; want one of: ", names)}};
+  return {Status{StatusCode::kNotFound, concat("kernel: got '", named, "'; want one of: ", names)}};
+}
+
+}  // namespace
+
+std::span<const DecodeEntry> decode_entries() { return kEntries; }
+
+Result<const DecodeEntry*> select_decode(const DecodeShape& shape, const DeviceInfo& device, std::string_view named) {
+  FLASHMLA_RETURN_IF_ERROR(check_shape(shape));
+  if (!named.empty()) return named_entry(shape, device, named);
+  const bool tuned = tuned_widths(shape);
+  // Tiles of 32 rows read each key once for twice the rows; where 16 suffice they would be half empty.
+  const bool wants_32 = rows_per_request(shape) > 16 && tuned && k32Rows.fits(3, device.smem_per_block);
+  for (const DecodeEntry& entry : kEntries) {
+    if (entry.dtype != shape.dtype || !entry.config.fits(entry.stages, device.smem_per_block)) continue;
+    if (tuned != (entry.config.widths == Widths::kTuned)) continue;
+    if (wants_32 == (entry.config.rows == 32)) return &entry;
+  }
   return unsupported("device", concat(device.name, " with ", device.smem_per_block, " bytes of shared memory a block"),
                      concat("at least ", kEntries.back().smem_bytes()));
+}
+
+std::string decode_reason(const DecodeShape& shape, const DeviceInfo& device, std::string_view named,
+                          const DecodeEntry& entry) {
+  if (!named.empty()) return "it was asked for";
+  return concat(rows_per_request(shape), " query rows a KV head in tiles of ", entry.config.rows, "; a ring of ",
+                entry.stages, " stages takes ", entry.smem_bytes(), " of ", device.smem_per_block,
+                " bytes of shared memory on ", device.name);
 }
 
 }  // namespace flashmla::cuda

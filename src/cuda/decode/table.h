@@ -25,12 +25,12 @@ struct DecodeEntry {
 
 std::span<const DecodeEntry> decode_entries();
 
-struct DecodeChoice {
-  const DecodeEntry* entry = nullptr;
-  std::string reason;
-};
+// The entry for a shape on a device; `named` forces one by its name. kUnsupported names what is missing. On the way of
+// every call: builds no text unless it refuses.
+Result<const DecodeEntry*> select_decode(const DecodeShape& shape, const DeviceInfo& device, std::string_view named);
 
-// The entry for a shape on a device; `named` forces one by its name. kUnsupported names what is missing.
-Result<DecodeChoice> select_decode(const DecodeShape& shape, const DeviceInfo& device, std::string_view named);
+// Why select_decode chose `entry`.
+std::string decode_reason(const DecodeShape& shape, const DeviceInfo& device, std::string_view named,
+                          const DecodeEntry& entry);
 
 }  // namespace flashmla::cuda

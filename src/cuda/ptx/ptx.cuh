@@ -22,6 +22,9 @@ __device__ __forceinline__ void cp_async_16(uint32_t to, const void* from, bool 
 }
 
 // As above; the line leaves L2 first, so that data that is read once does not drive out what is read again.
+// Trap: where `to` is the shared window plus a thread's offset and nothing else, ptxas 13.0 for sm_90 and newer encodes
+// LDGSTS [R + UR0], desc[UR1] with registers that nothing sets, an illegal instruction. Addresses that depend on memory
+// or on run-time values, as the ring's, are encoded right; a new use needs a look at the machine code or a run.
 __device__ __forceinline__ void cp_async_16(uint32_t to, const void* from, bool valid, uint64_t policy) {
   const int bytes = valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
