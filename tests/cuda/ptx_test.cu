@@ -102,9 +102,8 @@ TEST(CudaPtx, LdmatrixAndMma) {
 }
 
 // Groups complete in order; invalid copies write zeros and read nothing, whatever the address.
-// The address of the copy with a policy is hidden from ptxas, which otherwise joins it with a uniform register that
-// nothing has set (seen with 13.0, sm_90a; cp_async_16 says more).
-__global__ void copies(const uint4* from, uint4* to) {
+// The copy with a policy has an address and a condition from memory, as in the kernels (the trap of cp_async_16).
+__global__ void copies(const uint4* from, uint4* to, const int* place) {
   extern __shared__ __align__(16) unsigned char dynamic[];
   auto* buffer = reinterpret_cast<uint4(*)[32]>(dynamic);
   for (int i = 0; i < 4; ++i) buffer[i][threadIdx.x] = make_uint4(7, 7, 7, 7);
@@ -112,9 +111,9 @@ __global__ void copies(const uint4* from, uint4* to) {
   ptx::cp_async_16(ptx::shared_address(&buffer[0][threadIdx.x]), from + threadIdx.x, true);
   ptx::cp_async_commit();
   ptx::cp_async_16(ptx::shared_address(&buffer[1][threadIdx.x]), nullptr, false);
-  uint32_t hidden = ptx::shared_address(&buffer[2][threadIdx.x]);
-  asm volatile("" : "+r"(hidden));
-  ptx::cp_async_16(hidden, from + 32 + threadIdx.x, threadIdx.x % 2 == 0, ptx::evict_first_policy());
+  const int at = place[threadIdx.x];  // the lane's own, or -1
+  ptx::cp_async_16(ptx::shared_address(&buffer[2][at < 0 ? threadIdx.x : at]), from + 32 + max(at, 0), at >= 0,
+                   ptx::evict_first_policy());
   ptx::cp_async_4(ptx::shared_address(&buffer[3][threadIdx.x].y), &from[threadIdx.x].z);
   ptx::cp_async_commit();
   ptx::cp_async_wait<1>();
@@ -132,8 +131,11 @@ TEST(CudaPtx, AsynchronousCopies) {
   std::vector<uint4> values(64);
   for (uint32_t i = 0; i < 64; ++i) values[i] = make_uint4(4 * i + 1, 4 * i + 2, 4 * i + 3, 4 * i + 4);
   const Array<uint4> from(values);
+  std::vector<int> places(32);
+  for (int i = 0; i < 32; ++i) places[i] = i % 2 == 0 ? i : -1;
+  const Array<int> place(places);
   Array<uint4> to(std::vector<uint4>(128, make_uint4(9, 9, 9, 9)));
-  copies<<<1, 32, 4 * 32 * sizeof(uint4)>>>(from.device, to.device);
+  copies<<<1, 32, 4 * 32 * sizeof(uint4)>>>(from.device, to.device, place.device);
   to.fetch();
   for (uint32_t i = 0; i < 32; ++i) {
     EXPECT_TRUE(same(to.host[i], values[31 - i])) << i;
