@@ -14,6 +14,7 @@ const DeviceInfo kH200{0, "H200", 90, 132, cuda::kSmem227K};
 const DeviceInfo kH20{0, "H20", 90, 78, cuda::kSmem227K};
 const DeviceInfo kH100Pcie{0, "H100 PCIe", 90, 114, cuda::kSmem227K};
 const DeviceInfo kA100{0, "A100", 80, 108, cuda::kSmem163K};
+const DeviceInfo kB200{0, "B200", 100, 148, cuda::kSmem227K};
 const DeviceInfo kL40S{0, "L40S", 89, 142, cuda::kSmem99K};
 
 DecodeShape shape_of(int64_t batch, int64_t seq_q, int64_t heads) {
@@ -26,7 +27,7 @@ std::string kernel_of(const DecodeShape& shape, const DeviceInfo& device, std::s
 }
 
 TEST(CudaSelect, EveryDeviceHasAKernelForEveryShape) {
-  for (const DeviceInfo& device : {kH200, kH20, kH100Pcie, kA100, kL40S}) {
+  for (const DeviceInfo& device : {kH200, kH20, kH100Pcie, kA100, kB200, kL40S}) {
     for (int64_t heads : {1, 3, 16, 17, 64, 128}) {
       for (int64_t seq_q : {1, 2, 70000}) {
         for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
@@ -38,6 +39,7 @@ TEST(CudaSelect, EveryDeviceHasAKernelForEveryShape) {
             const auto choice = cuda::select_decode(shape, device, {});
             ASSERT_TRUE(choice.ok()) << choice.status().text();
             EXPECT_LE(choice.value()->smem_bytes(), device.smem_per_block);
+            EXPECT_TRUE(choice.value()->config.runs_on(device.compute_capability));
             EXPECT_EQ(choice.value()->dtype, dtype);
             const std::string reason = cuda::decode_reason(shape, device, {}, *choice.value());
             EXPECT_NE(reason.find(device.name), std::string::npos) << reason;
@@ -56,6 +58,7 @@ TEST(CudaSelect, FollowsRowsAndSharedMemory) {
   EXPECT_EQ(kernel_of(shape_of(1, 1, 128), kA100), "portable_r32_163k");
   EXPECT_EQ(kernel_of(shape_of(1, 1, 16), kL40S), "portable_r16_99k");
   EXPECT_EQ(kernel_of(shape_of(1, 1, 128), kL40S), "portable_r16_99k");
+  EXPECT_EQ(kernel_of(shape_of(1, 1, 128), kB200), "portable_r16");
   DecodeShape narrow = shape_of(1, 1, 16);
   narrow.latent_dim = 256;
   EXPECT_EQ(kernel_of(narrow, kH200), "portable_any");
@@ -66,6 +69,8 @@ TEST(CudaSelect, RefusesByName) {
   expect_error(cuda::select_decode(shape, kH200, "fast").status(), StatusCode::kNotFound, {"fast", "portable_r16"});
   expect_error(cuda::select_decode(shape, kL40S, "portable_r16").status(), StatusCode::kUnsupported,
                {"portable_r16", "101376", "L40S"});
+  expect_error(cuda::select_decode(shape, kB200, "portable_r32").status(), StatusCode::kUnsupported,
+               {"portable_r32", "B200", "10.0"});
   shape.latent_dim = 256;
   expect_error(cuda::select_decode(shape, kH200, "portable_r16").status(), StatusCode::kUnsupported, {"256", "512"});
   shape.latent_dim = 520;

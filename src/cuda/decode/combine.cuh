@@ -147,7 +147,8 @@ __device__ void combine_share(const DecodeKernelParams& p, const Share& share, P
 }  // namespace portable
 
 template <typename T, int kRows, Widths kWidths>
-__global__ void __launch_bounds__(kCombineThreads, 2) combine_partials(const __grid_constant__ DecodeKernelParams p) {
+__global__ void __launch_bounds__(kCombineThreads, kWidths == Widths::kTuned ? 2 : 1)
+    combine_partials(const __grid_constant__ DecodeKernelParams p) {
   constexpr DecodeConfig C{kRows, kWidths};
   __shared__ portable::Partial exchange[kCombineThreads];
   warm_parameters(p);

@@ -68,6 +68,10 @@ struct DecodeConfig {
   static constexpr int static_bytes() { return 512; }
   constexpr bool fits(int stages, int smem_limit) const { return smem_bytes(stages) + static_bytes() <= smem_limit; }
 
+  // With 32 rows, ptxas 13.0 spills registers on compute capability 10.0 and newer; tiles of 16 rows serve all heads
+  // there.
+  constexpr bool runs_on(int compute_capability) const { return rows == 16 || compute_capability < 100; }
+
   constexpr bool valid() const {
     return (rows == 16 || rows == 32) && key_groups() * k_splits() == warps() && warp_keys() % 16 == 0 &&
            warp_keys() <= kStageRows && k_steps() * k_splits() * 16 == kMaxWidth &&

@@ -25,6 +25,9 @@ template <typename T, int kRows, Widths kWidths>
 __global__ void __launch_bounds__(DecodeConfig{kRows, kWidths}.threads(), 1)
     decode_portable(const __grid_constant__ DecodeKernelParams p) {
   constexpr DecodeConfig C{kRows, kWidths};
+#ifdef __CUDA_ARCH__
+  if constexpr (!C.runs_on(__CUDA_ARCH__ / 10)) return;  // table.cc never chooses it there
+#endif
   extern __shared__ __align__(128) unsigned char smem[];
   __shared__ Segment segments[portable::kSegments];
   warm_parameters(p);

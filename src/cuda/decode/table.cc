@@ -68,6 +68,9 @@ Result<const DecodeEntry*> named_entry(const DecodeShape& shape, const DeviceInf
       return unsupported("kernel", concat(named, ", which needs ", entry.smem_bytes(), " bytes of shared memory"),
                          concat("up to ", device.smem_per_block, " on ", device.name));
     }
+    if (!entry.config.runs_on(device.compute_capability)) {
+      return unsupported("kernel", concat(named, " on ", device.name), "GPUs of compute capability below 10.0");
+    }
     return &entry;
   }
   return {Status{StatusCode::kNotFound, concat("kernel: got '", named, "'; want one of: ", names)}};
@@ -82,7 +85,8 @@ Result<const DecodeEntry*> select_decode(const DecodeShape& shape, const DeviceI
   if (!named.empty()) return named_entry(shape, device, named);
   const bool tuned = tuned_widths(shape);
   // Tiles of 32 rows read each key once for twice the rows; where 16 suffice they would be half empty.
-  const bool wants_32 = rows_per_request(shape) > 16 && tuned && k32Rows.fits(3, device.smem_per_block);
+  const bool wants_32 = rows_per_request(shape) > 16 && tuned && k32Rows.fits(3, device.smem_per_block) &&
+                        k32Rows.runs_on(device.compute_capability);
   for (const DecodeEntry& entry : kEntries) {
     if (entry.dtype != shape.dtype || !entry.config.fits(entry.stages, device.smem_per_block)) continue;
     if (tuned != (entry.config.widths == Widths::kTuned)) continue;
