@@ -15,14 +15,15 @@ namespace {
 std::atomic<int64_t> allocations{0};
 }  // namespace
 
-// Counts every C++ allocation of the process, the library's included.
-void* operator new(std::size_t bytes) {
+// Counts every C++ allocation of the process, the library's included. Not inlined: where only the deletes are, g++
+// takes `free` for the wrong partner of `new`.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++allocations;
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace flashmla::tests {
 namespace {

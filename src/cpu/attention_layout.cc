@@ -19,7 +19,7 @@ ScratchLayout ScratchLayout::of(const ItemShape& shape) {
     return offset;
   };
   const int64_t width = shape.padded_dim;
-  const int64_t query_bytes = shape.dtype == DType::kFloat32 ? sizeof(double) : sizeof(float);
+  const int64_t query_bytes = shape.dtype == DType::kBFloat16 ? sizeof(float) : sizeof(double);
   layout.queries = take(width * shape.padded_rows * query_bytes);
   layout.scores = take(int64_t{kBlockKeys} * shape.padded_rows * 4);
   layout.weights = take(int64_t{kBlockKeys} * shape.padded_rows * 4);

@@ -24,6 +24,7 @@ command_test() {
   stage docs test_docs
   stage asan test_asan
   stage tsan test_tsan
+  stage cuda test_cuda
   explained=1
   "$python" tools/dev/report.py "$results"
 }
@@ -54,14 +55,16 @@ test_cpp() {
   ctest_in build/cpu cpp
 }
 
-# Not editable: the tests see what a user gets from `pip install .`.
+# Not editable: the tests see what a user gets from `pip install .`, but for the CUDA kernels, which would compile for minutes
+# where a toolkit is.
 test_python() {
   require_cmake
   say "pip install . (compiles the Python module)"
   local log=$state/pip-build.log
   # Named as CMake names them by itself: under another name the cache would not know its own work.
   CC=${CC:-cc} CXX=${CXX:-c++} "$venv/bin/python" -m pip install --disable-pip-version-check --no-build-isolation \
-    --no-deps --force-reinstall --config-settings=build-dir="$state/python-build" . >"$log" 2>&1 || {
+    --no-deps --force-reinstall --config-settings=build-dir="$state/python-build" \
+    --config-settings=cmake.define.FLASHMLA_CUDA="${DEV_CUDA:-OFF}" . >"$log" 2>&1 || {
     tail -n 40 "$log" >&2
     die "the Python package could not be built (log: $log)"
   }
@@ -82,4 +85,26 @@ test_asan() {
 test_tsan() {
   build_preset tsan -DFLASHMLA_BUILD_CLI=OFF -DFLASHMLA_BUILD_RUNNER=OFF flashmla_tests
   ctest_in build/tsan tsan -L quick -R 'Concurrency|Thread'
+}
+
+# Compiles the CUDA code for every architecture; no GPU is needed. Spills and warnings are errors (cmake/Cuda.cmake).
+test_cuda() {
+  local nvcc version least=12.8
+  nvcc=$(command -v "${CUDACXX:-nvcc}" || command -v /usr/local/cuda/bin/nvcc) || {
+    cuda_result '<skipped message="no CUDA toolkit is here: nvcc was not found"/>'
+    return 0
+  }
+  version=$("$nvcc" --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
+  at_least "$version" "$least" || {
+    cuda_result "<skipped message=\"the CUDA toolkit is of version $version; $least or newer is needed\"/>"
+    return 0
+  }
+  CUDACXX=$nvcc build_preset cuda -DFLASHMLA_BUILD_TESTS=OFF -DFLASHMLA_BUILD_CLI=OFF -DFLASHMLA_BUILD_RUNNER=OFF flashmla
+  cuda_result ""
+}
+
+# cuda_result STATE: the stage's one result, in JUnit's form.
+cuda_result() {
+  printf '<testsuite><testcase name="CUDA code compiles for every architecture">%s</testcase></testsuite>\n' "$1" \
+    >"$results/cuda.xml"
 }
