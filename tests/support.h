@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <initializer_list>
@@ -84,12 +85,15 @@ inline const std::vector<Target>& all_targets() {
   return targets;
 }
 
+// Names in back end "cuda"'s table, of each dtype (select_test.cc compares them).
+inline constexpr std::array kCudaKernels = {"portable_r16",      "portable_r32",     "portable_r16_163k",
+                                            "portable_r32_163k", "portable_r16_99k", "portable_any"};
+
 // As all_targets(), and every kernel of "cuda" forced.
 inline std::vector<Target> targets_of(const cases::DecodeCase& decode_case) {
   std::vector<Target> list = all_targets();
   for (const Target& gpu : gpu_targets()) {
-    for (const char* kernel : {"portable_r16", "portable_r32", "portable_r16_163k", "portable_r32_163k",
-                               "portable_r16_99k", "portable_any"}) {
+    for (const char* kernel : kCudaKernels) {
       list.push_back(gpu);
       list.back().kernel = kernel;
       list.back().name += std::string(" ") + kernel;

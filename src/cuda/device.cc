@@ -12,8 +12,6 @@ namespace flashmla::cuda {
 
 namespace {
 
-constexpr int kMaxDevices = 64;
-
 Status not_usable(const char* what, cudaError_t error) {
   return {StatusCode::kNotFound, concat("device: got CUDA, but ", what, ": ", cudaGetErrorString(error),
                                         "; want an NVIDIA GPU (compute capability 8.0 or newer) and its driver")};

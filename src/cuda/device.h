@@ -9,6 +9,8 @@
 
 namespace flashmla::cuda {
 
+inline constexpr int kMaxDevices = 64;  // device_of refuses any beyond
+
 struct DeviceInfo {
   int index = 0;
   std::string name;

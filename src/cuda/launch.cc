@@ -7,6 +7,7 @@
 
 #include "core/env.h"
 #include "core/text.h"
+#include "cuda/device.h"
 
 namespace flashmla::cuda {
 
@@ -20,7 +21,6 @@ struct KernelState {
 };
 
 constexpr int kMaxKernels = 128;
-constexpr int kMaxDevices = 64;
 
 KernelState& state_of(const void* kernel) {
   static KernelState states[kMaxKernels];
@@ -42,15 +42,17 @@ Status launch(const char* name, const void* kernel, const LaunchShape& shape, vo
   if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess)
     return failed(name, "no current device", error);
   KernelState& state = state_of(kernel);
-  const uint64_t bit = uint64_t{1} << (device % kMaxDevices);
+  const uint64_t bit = uint64_t{1} << device;
   if ((state.prepared.load(std::memory_order_acquire) & bit) == 0) {
     cudaFuncAttributes attributes;
     if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel); error != cudaSuccess)
       return failed(name, "the kernel has no code for this GPU", error);
-    if (const cudaError_t error =
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.smem_bytes);
-        error != cudaSuccess)
-      return failed(name, "shared memory was refused", error);
+    // All that a block may have: later launches of this kernel may ask for more than this one.
+    int limit = 0;
+    cudaError_t error = cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    limit -= static_cast<int>(attributes.sharedSizeBytes);
+    if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, limit);
+    if (error != cudaSuccess) return failed(name, "shared memory was refused", error);
     // Code that the driver compiled from compute_80 PTX has no griddepcontrol.wait: it must not start early.
     if (attributes.ptxVersion >= 90) state.dependent.fetch_or(bit);
     state.prepared.fetch_or(bit, std::memory_order_release);

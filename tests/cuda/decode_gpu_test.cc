@@ -69,6 +69,7 @@ struct GpuCall {
   DeviceVector<uint8_t> workspace;
   DecodeParams params;
   DecodeShape shape;
+  std::string kernel;  // forced
 
   GpuCall(int64_t b, int64_t s_q, int64_t h, int64_t page_size, int64_t pages_each, bool causal = false)
       : batch(b),
@@ -108,7 +109,7 @@ struct GpuCall {
     return workspace_bytes(decode_shape(make(causal)).value(), {}, {.device = {DeviceType::kCUDA}}).value();
   }
   Status run(cudaStream_t stream = nullptr) const {
-    const Context context{.device = {DeviceType::kCUDA}, .stream = stream, .backend = "cuda"};
+    const Context context{.device = {DeviceType::kCUDA}, .stream = stream, .backend = "cuda", .kernel = kernel};
     const int64_t bytes = workspace_bytes(shape, params.options, context).value();
     return decode(params, {workspace.data(), bytes}, context);
   }
@@ -206,6 +207,17 @@ TEST(CudaGraph, ReplaysWithOtherLengths) {
     cudaGraphExecDestroy(exec);
     cudaGraphDestroy(graph);
     cudaStreamDestroy(stream);
+  }
+}
+
+// One kernel with a short ring, then with a longer one: the first launch must not settle what the second may use.
+TEST(CudaDecode, RingsOfEveryLength) {
+  SKIP_WITHOUT_GPU();
+  GpuCall call(3, 1, 16, 64, 20);
+  const auto want = call.eager();
+  for (const char* kernel : {"portable_r16_99k", "portable_r16", "portable_r16_163k", "portable_r16"}) {
+    call.kernel = kernel;
+    EXPECT_EQ(call.eager(), want) << kernel;
   }
 }
 

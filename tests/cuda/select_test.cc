@@ -1,4 +1,5 @@
 // Which CUDA kernel a call runs, on GPUs that need not be there.
+#include <algorithm>
 #include <set>
 
 #include "cuda/decode/decode.h"
@@ -96,16 +97,18 @@ TEST(CudaSelect, WorkspaceIsBounded) {
   EXPECT_GT(bytes(128, 16, kH200, {.splits = 8}), bytes(64, 16, kH200, {.splits = 8}));
 }
 
-// Names are unique for a dtype, and every entry is one that some GPU runs.
+// Names are unique for a dtype, the shared cases force each of them, and every entry is one that some GPU runs.
 TEST(CudaSelect, TheTableIsSound) {
   std::set<std::pair<std::string, DType>> names;
   for (const cuda::DecodeEntry& entry : cuda::decode_entries()) {
     EXPECT_TRUE(names.insert({entry.name, entry.dtype}).second) << entry.name;
+    EXPECT_NE(std::ranges::find(kCudaKernels, std::string_view(entry.name)), kCudaKernels.end()) << entry.name;
     EXPECT_TRUE(entry.config.valid());
     EXPECT_TRUE(entry.config.fits(entry.stages, cuda::kSmem227K)) << entry.name;
     EXPECT_NE(entry.split_kernel(), nullptr);
     EXPECT_NE(entry.combine_kernel(), nullptr);
   }
+  EXPECT_EQ(names.size(), 2 * kCudaKernels.size());
 }
 
 }  // namespace

@@ -7,9 +7,9 @@
 #include <cstdint>
 
 #include "cuda/cache/cache.h"
-#include "cuda/cache/rows.h"
 #include "cuda/launch.h"
 #include "cuda/ptx/ptx.cuh"
+#include "cuda/vectors.h"
 
 namespace flashmla::cuda {
 

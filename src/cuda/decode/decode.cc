@@ -1,13 +1,13 @@
 #include "cuda/decode/decode.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "core/check.h"
 #include "core/text.h"
 #include "cuda/decode/params.h"
 #include "cuda/launch.h"
+#include "cuda/vectors.h"
 
 namespace flashmla::cuda {
 
@@ -31,6 +31,9 @@ int64_t partial_slots(const DecodeShape& shape, const UnitRule& rule, const Deco
   return tiles * rule.max_splits;
 }
 
+// Of each kernel; never depends on lengths.
+int blocks_of(const DeviceInfo& device) { return std::min(device.multiprocessors, kMaxBlocks); }
+
 int64_t round_up(int64_t bytes) {
   return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
 }
@@ -48,14 +51,6 @@ template <class View>
 QueryStrides query_strides(const View& view) {
   if (view.ndim == 4) return {view.stride[0], view.stride[1], view.stride[2]};
   return {0, view.stride[0], view.stride[1]};
-}
-
-bool aligned_rows(const TensorView& view) {
-  const int64_t bytes = dtype_bytes(view.dtype);
-  bool aligned = reinterpret_cast<uintptr_t>(view.data) % kRowAlignment == 0;
-  for (int d = 0; d + 1 < view.ndim; ++d)
-    aligned = aligned && (view.shape[d] <= 1 || view.stride[d] * bytes % kRowAlignment == 0);
-  return aligned;
 }
 
 DecodeKernelParams kernel_params(const DecodeParams& params, const DecodeShape& shape, const DecodeConfig& config,
@@ -98,7 +93,7 @@ DecodeKernelParams kernel_params(const DecodeParams& params, const DecodeShape& 
   p.page_size = FastDivisor(static_cast<uint32_t>(shape.page_size));
   p.pages = static_cast<int32_t>(shape.pages);
   p.max_keys = static_cast<int32_t>(std::min(shape.table_width * shape.page_size, kMaxCount));
-  p.blocks = std::min(device.multiprocessors, kMaxBlocks);
+  p.blocks = blocks_of(device);
   p.few_units = config.few_units();
   p.least_units = config.least_units();
   p.units = unit_rule(params.options);
@@ -118,8 +113,7 @@ DecodeKernelParams kernel_params(const DecodeParams& params, const DecodeShape& 
 int64_t decode_workspace_bytes(const DecodeShape& shape, const DecodeOptions& options, const DecodeEntry& entry,
                                const DeviceInfo& device) {
   if (shape.total_q == 0) return 0;
-  const int64_t slots =
-      partial_slots(shape, unit_rule(options), entry.config, std::min(device.multiprocessors, kMaxBlocks));
+  const int64_t slots = partial_slots(shape, unit_rule(options), entry.config, blocks_of(device));
   return partial_out_bytes(shape, entry.config, slots) + partial_ml_bytes(entry.config, slots);
 }
 

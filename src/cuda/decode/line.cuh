@@ -202,7 +202,6 @@ class Cursor {
   }
 
   __device__ bool done() const { return unit_ >= end_; }
-  __device__ uint32_t unit() const { return unit_; }  // on the line
   __device__ const Segment& segment() const { return segment_; }
 
   __device__ void next() {

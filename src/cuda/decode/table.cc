@@ -83,15 +83,17 @@ std::span<const DecodeEntry> decode_entries() { return kEntries; }
 Result<const DecodeEntry*> select_decode(const DecodeShape& shape, const DeviceInfo& device, std::string_view named) {
   FLASHMLA_RETURN_IF_ERROR(check_shape(shape));
   if (!named.empty()) return named_entry(shape, device, named);
-  const bool tuned = tuned_widths(shape);
   // Tiles of 32 rows read each key once for twice the rows; where 16 suffice they would be half empty.
-  const bool wants_32 = rows_per_request(shape) > 16 && tuned && k32Rows.fits(3, device.smem_per_block) &&
-                        k32Rows.runs_on(device.compute_capability);
+  const int wanted_rows = rows_per_request(shape) > 16 ? 32 : 16;
+  const DecodeEntry* otherwise = nullptr;
   for (const DecodeEntry& entry : kEntries) {
-    if (entry.dtype != shape.dtype || !entry.config.fits(entry.stages, device.smem_per_block)) continue;
-    if (tuned != (entry.config.widths == Widths::kTuned)) continue;
-    if (wants_32 == (entry.config.rows == 32)) return &entry;
+    if (entry.dtype != shape.dtype || tuned_widths(shape) != (entry.config.widths == Widths::kTuned)) continue;
+    if (!entry.config.fits(entry.stages, device.smem_per_block)) continue;
+    if (!entry.config.runs_on(device.compute_capability)) continue;
+    if (entry.config.rows == wanted_rows) return &entry;
+    if (otherwise == nullptr) otherwise = &entry;
   }
+  if (otherwise != nullptr) return otherwise;
   return unsupported("device", concat(device.name, " with ", device.smem_per_block, " bytes of shared memory a block"),
                      concat("at least ", kEntries.back().smem_bytes()));
 }
