@@ -23,8 +23,6 @@ constexpr int64_t kLatent = 512;
 constexpr int64_t kRope = 64;
 constexpr int64_t kWidth = kLatent + kRope;
 constexpr int64_t kPage = 64;
-constexpr int64_t kRotation = 300 << 20;  // bytes that a rotation touches at least; L2 holds 60 MB
-constexpr int kReplays = 11;
 
 void check(const Status& status) {
   if (!status.ok()) throw std::runtime_error(status.text());
@@ -56,10 +54,8 @@ struct Row {
   bool right = false;
 };
 
-int operations_of(int64_t bytes) { return bytes > 100'000'000 ? 8 : bytes > 10'000'000 ? 40 : 200; }
-
 // Buffers that hold `copies` operations' worth, so that none of them finds its data in L2.
-int copies_of(int64_t bytes) { return static_cast<int>(std::min<int64_t>(256, kRotation / bytes + 2)); }
+int copies_of(int64_t bytes) { return static_cast<int>(std::min<int64_t>(256, kRotationBytes / bytes + 2)); }
 
 void time_row(Row& row, const std::function<void(int, cudaStream_t)>& enqueue) {
   const int operations = operations_of(row.bytes);
@@ -102,8 +98,8 @@ Row bench_append(int64_t tokens, bool whole_pages) {
   row.count = tokens;
   row.bytes = 2 * tokens * kWidth * 2;
   const int copies = copies_of(row.bytes);
-  const int64_t pages =
-      std::max<int64_t>(2 * (whole_pages ? (tokens + kPage - 1) / kPage : tokens), kRotation / (kPage * kWidth * 2));
+  const int64_t pages = std::max<int64_t>(2 * (whole_pages ? (tokens + kPage - 1) / kPage : tokens),
+                                          kRotationBytes / (kPage * kWidth * 2));
   const Memory source(copies * tokens * kWidth * 2);
   const Memory pool(pages * kPage * kWidth * 2);
   const Memory slots(copies * tokens * 8);
@@ -253,11 +249,4 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace flashmla::bench
 
-int main(int argc, char** argv) {
-  try {
-    return flashmla::bench::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 1;
-  }
-}
+int main(int argc, char** argv) { return flashmla::bench::guarded_main(flashmla::bench::run, argc, argv); }

@@ -51,14 +51,13 @@ std::vector<Case> cases() {
 class Problem {
  public:
   explicit Problem(const Case& c) : case_(c) {
-    constexpr int64_t kRotation = 300 << 20;  // bytes that a rotation touches at least; L2 holds 60 MB
     const auto batch = static_cast<int64_t>(c.lengths.size());
     int64_t pages = 0;
     for (int32_t length : c.lengths) {
       width_ = std::max<int64_t>(width_, (length + kPage - 1) / kPage);
       pages += (length + kPage - 1) / kPage;
     }
-    copies_ = static_cast<int>(std::min<int64_t>(64, kRotation / (pages * kPage * kWidth * 2) + 2));
+    copies_ = static_cast<int>(std::min<int64_t>(64, kRotationBytes / (pages * kPage * kWidth * 2) + 2));
     pool_ = allocate(copies_ * pages * kPage * kWidth * 2);
     fill_normal_bf16(pool_, copies_ * pages * kPage * kWidth, 1);
     q_ = allocate(batch * c.seq_q * c.heads_q * kWidth * 2);
@@ -224,12 +223,12 @@ int run(int argc, char** argv) {
     };
     double bytes = 0;
     for (int32_t length : c.lengths) bytes += length * 1152.0;
-    const int operations = bytes > 1e8 ? 8 : bytes > 1e7 ? 40 : 200;
-    const Spread cold = time_operations(enqueue, launch_nothing, operations, 11);
-    const Spread chain = time_operations(enqueue, {}, operations, 11);
+    const int operations = operations_of(bytes);
+    const Spread cold = time_operations(enqueue, launch_nothing, operations, kReplays);
+    const Spread chain = time_operations(enqueue, {}, operations, kReplays);
     const Spread warm =
-        time_operations([&](int, cudaStream_t stream) { enqueue(0, stream); }, launch_nothing, operations, 11);
-    const Spread hot = time_operations(enqueue, launch_nothing, operations, 11, /*load_ms=*/1000);
+        time_operations([&](int, cudaStream_t stream) { enqueue(0, stream); }, launch_nothing, operations, kReplays);
+    const Spread hot = time_operations(enqueue, launch_nothing, operations, kReplays, /*load_ms=*/1000);
     const double host = host_us(enqueue, 50);
     std::printf("%-16s %-18s %9.2f %9.2f %9.2f %9.2f %8.1f%% %8.1f %8.1f %8.0f %8.2f %9.1e%s\n", c.name,
                 choice.value().kernel.c_str(), cold.median_us, chain.median_us, warm.median_us, hot.median_us,
@@ -287,11 +286,4 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace flashmla::bench
 
-int main(int argc, char** argv) {
-  try {
-    return flashmla::bench::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 1;
-  }
-}
+int main(int argc, char** argv) { return flashmla::bench::guarded_main(flashmla::bench::run, argc, argv); }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <stdexcept>
 #include <thread>
 
@@ -141,6 +142,15 @@ double host_us(const std::function<void(int, cudaStream_t)>& enqueue, int rounds
   }
   cudaStreamDestroy(stream);
   return spread_of(times).median_us;
+}
+
+int guarded_main(int (*run)(int, char**), int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
 }
 
 double read_bandwidth(int64_t bytes) {

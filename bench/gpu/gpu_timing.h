@@ -16,6 +16,13 @@ void check(cudaError_t error, const char* what);
 // Values of a standard normal distribution, bf16.
 void fill_normal_bf16(void* data, int64_t count, uint64_t seed);
 
+inline constexpr int64_t kRotationBytes = 300 << 20;  // that a rotation touches at least; L2 holds 60 MB
+inline constexpr int kReplays = 11;
+
+// Operations of a graph, by the bytes that one moves: the graph is long beside its launch, and short beside the chip's
+// throttling.
+inline int operations_of(double bytes) { return bytes > 1e8 ? 8 : bytes > 1e7 ? 40 : 200; }
+
 struct Spread {
   double median_us = 0;
   double low_us = 0;   // 10th percentile
@@ -34,6 +41,9 @@ double host_us(const std::function<void(int, cudaStream_t)>& enqueue, int rounds
 
 // An ordinary kernel, without programmatic dependent launch, that does nothing.
 void launch_nothing(cudaStream_t stream);
+
+// What a bench's main() returns: run's answer, or 1 with an exception's text on standard error.
+int guarded_main(int (*run)(int, char**), int argc, char** argv);
 
 // Bytes a second of a plain read of `bytes`, with 16-byte loads.
 double read_bandwidth(int64_t bytes);

@@ -9,48 +9,13 @@
 #include "cases/naive_decode.h"
 #include "cases/random.h"
 #include "core/float16.h"
+#include "cuda/device_memory.h"
 #include "support.h"
 
 namespace flashmla::tests {
 namespace {
 
-#define SKIP_WITHOUT_GPU() \
-  if (gpu_targets().empty()) GTEST_SKIP() << "no GPU that back end 'cuda' can use"
-
-void check(cudaError_t error) { ASSERT_EQ(error, cudaSuccess) << cudaGetErrorString(error); }
-
-// Device memory with the values of a host vector.
-template <class T>
-class DeviceVector {
- public:
-  explicit DeviceVector(const std::vector<T>& host) : count_(host.size()) {
-    check(cudaMalloc(&data_, std::max<size_t>(1, count_ * sizeof(T))));
-    upload(host);
-  }
-  explicit DeviceVector(int64_t count) : count_(static_cast<size_t>(count)) {
-    check(cudaMalloc(&data_, std::max<size_t>(1, count_ * sizeof(T))));
-    check(cudaMemset(data_, 0xff, count_ * sizeof(T)));
-  }
-  ~DeviceVector() { cudaFree(data_); }
-  DeviceVector(const DeviceVector&) = delete;
-  DeviceVector& operator=(const DeviceVector&) = delete;
-
-  T* data() const { return static_cast<T*>(data_); }
-  void upload(const std::vector<T>& host) {
-    check(cudaMemcpy(data_, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice));
-    check(cudaDeviceSynchronize());  // a copy from pageable memory may still be on its way, and streams do not wait for
-                                     // it
-  }
-  std::vector<T> download() const {
-    std::vector<T> host(count_);
-    check(cudaMemcpy(host.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost));
-    return host;
-  }
-
- private:
-  void* data_ = nullptr;
-  size_t count_;
-};
+void check(cudaError_t error) { check_cuda(error, "CUDA"); }
 
 std::vector<uint16_t> normal_bf16(int64_t count, uint64_t seed) {
   cases::Random random({seed});
@@ -156,7 +121,7 @@ struct GpuCall {
 
 // Captures one call. The very first of a process may be such a one: run this test alone (./dev gpu does).
 TEST(CudaGraph, FirstCallOfTheProcess) {
-  SKIP_WITHOUT_GPU();
+  REQUIRE_GPU();
   GpuCall call(3, 1, 16, 64, 20);
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -178,7 +143,7 @@ TEST(CudaGraph, FirstCallOfTheProcess) {
 
 // vLLM #28181, SGLang #37735: a graph replayed with other lengths. 100 replays, grown, shrunk and zero, bit for bit.
 TEST(CudaGraph, ReplaysWithOtherLengths) {
-  SKIP_WITHOUT_GPU();
+  REQUIRE_GPU();
   for (const auto& [batch, heads] : {std::pair{1, 16}, std::pair{5, 128}, std::pair{40, 16}}) {
     GpuCall call(batch, 1, heads, 64, 30);
     cudaStream_t stream = nullptr;
@@ -212,7 +177,7 @@ TEST(CudaGraph, ReplaysWithOtherLengths) {
 
 // One kernel with a short ring, then with a longer one: the first launch must not settle what the second may use.
 TEST(CudaDecode, RingsOfEveryLength) {
-  SKIP_WITHOUT_GPU();
+  REQUIRE_GPU();
   GpuCall call(3, 1, 16, 64, 20);
   const auto want = call.eager();
   for (const char* kernel : {"portable_r16_99k", "portable_r16", "portable_r16_163k", "portable_r16"}) {
@@ -222,7 +187,7 @@ TEST(CudaDecode, RingsOfEveryLength) {
 }
 
 TEST(CudaDecode, FiftyRepeatsAreBitEqual) {
-  SKIP_WITHOUT_GPU();
+  REQUIRE_GPU();
   for (int batch : {1, 3, 150}) {
     GpuCall call(batch, 1, 16, 64, batch == 1 ? 500 : 33);
     const auto first = call.eager();
@@ -232,7 +197,7 @@ TEST(CudaDecode, FiftyRepeatsAreBitEqual) {
 
 // Two streams with workspaces of their own, at once.
 TEST(CudaDecode, TwoStreams) {
-  SKIP_WITHOUT_GPU();
+  REQUIRE_GPU();
   GpuCall a(2, 1, 16, 64, 40), b(7, 2, 16, 64, 20);
   const auto want_a = a.eager();
   const auto want_b = b.eager();
@@ -249,7 +214,7 @@ TEST(CudaDecode, TwoStreams) {
 }
 
 TEST(CudaDecode, MemoryStaysFlat) {
-  SKIP_WITHOUT_GPU();
+  REQUIRE_GPU();
   GpuCall call(4, 1, 16, 64, 4);
   ASSERT_TRUE(call.run().ok());
   check(cudaDeviceSynchronize());
@@ -263,7 +228,7 @@ TEST(CudaDecode, MemoryStaysFlat) {
 
 // No grid dimension limits batch or query tokens (FlashMLA's scheduler stops at about 11,600 requests).
 TEST(CudaDecode, SeventyThousandRequests) {
-  SKIP_WITHOUT_GPU();
+  REQUIRE_GPU();
   GpuCall call(70'000, 1, 1, 4, 1);
   std::vector<int32_t> lengths(70'000);
   for (size_t i = 0; i < lengths.size(); ++i) lengths[i] = static_cast<int32_t>(i % 5);
@@ -272,7 +237,7 @@ TEST(CudaDecode, SeventyThousandRequests) {
 }
 
 TEST(CudaDecode, SeventyThousandQueryTokens) {
-  SKIP_WITHOUT_GPU();
+  REQUIRE_GPU();
   GpuCall call(1, 70'000, 1, 64, 3, /*causal=*/false);
   call.expect_right();
   GpuCall causal(1, 4000, 2, 64, 70, /*causal=*/true);
@@ -281,7 +246,7 @@ TEST(CudaDecode, SeventyThousandQueryTokens) {
 
 // vLLM #42956 and others: offsets of 32 bits. A pool of more than 2^32 elements with the live pages at its end.
 TEST(CudaDecode, PoolsBeyondFourBillionElements) {
-  SKIP_WITHOUT_GPU();
+  REQUIRE_GPU();
   GpuCall call(2, 1, 16, 64, 3);
   const auto want = call.eager();
   constexpr int64_t kPages = 120'000;  // x 64 x 576 = 4.4e9 elements, 8.8 GB
@@ -305,7 +270,7 @@ TEST(CudaDecode, PoolsBeyondFourBillionElements) {
 
 // Values on the device that make no sense are never followed.
 TEST(CudaDecode, BadValuesOnTheDevice) {
-  SKIP_WITHOUT_GPU();
+  REQUIRE_GPU();
   GpuCall call(4, 1, 16, 64, 3);
   const std::vector<int32_t> good = call.table.download();
   const auto want = call.eager();

@@ -99,4 +99,37 @@ class DeviceMemory {
   std::vector<Span> spans_;
 };
 
+// Device memory with the values of a host vector.
+template <class T>
+class DeviceVector {
+ public:
+  explicit DeviceVector(const std::vector<T>& host) : count_(host.size()) {
+    check_cuda(cudaMalloc(&data_, std::max<size_t>(1, count_ * sizeof(T))), "DeviceVector");
+    upload(host);
+  }
+  explicit DeviceVector(int64_t count) : count_(static_cast<size_t>(count)) {
+    check_cuda(cudaMalloc(&data_, std::max<size_t>(1, count_ * sizeof(T))), "DeviceVector");
+    check_cuda(cudaMemset(data_, 0xff, count_ * sizeof(T)), "DeviceVector");
+  }
+  ~DeviceVector() { cudaFree(data_); }
+  DeviceVector(const DeviceVector&) = delete;
+  DeviceVector& operator=(const DeviceVector&) = delete;
+
+  T* data() const { return static_cast<T*>(data_); }
+  void upload(const std::vector<T>& host) {
+    check_cuda(cudaMemcpy(data_, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice), "DeviceVector");
+    // A copy from pageable memory may still be on its way, and streams do not wait for it.
+    check_cuda(cudaDeviceSynchronize(), "DeviceVector");
+  }
+  std::vector<T> download() const {
+    std::vector<T> host(count_);
+    check_cuda(cudaMemcpy(host.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost), "DeviceVector");
+    return host;
+  }
+
+ private:
+  void* data_ = nullptr;
+  size_t count_;
+};
+
 }  // namespace flashmla::tests

@@ -6,33 +6,12 @@
 
 #include "cuda/ptx/ptx.cuh"
 #include "cuda/tile/layout.h"
+#include "device_memory.h"
 
 namespace flashmla::cuda {
 namespace {
 
-bool no_gpu() {
-  int devices = 0;
-  return cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0;
-}
-
-// Runs a kernel of one warp on managed vectors' copies.
-template <class T>
-class Array {
- public:
-  explicit Array(std::vector<T> values) : host(std::move(values)) {
-    EXPECT_EQ(cudaMalloc(&device, host.size() * sizeof(T)), cudaSuccess);
-    EXPECT_EQ(cudaMemcpy(device, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice), cudaSuccess);
-  }
-  ~Array() { cudaFree(device); }
-  Array(const Array&) = delete;
-  Array& operator=(const Array&) = delete;
-  void fetch() {
-    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    EXPECT_EQ(cudaMemcpy(host.data(), device, host.size() * sizeof(T), cudaMemcpyDeviceToHost), cudaSuccess);
-  }
-  std::vector<T> host;
-  T* device = nullptr;
-};
+using tests::DeviceVector;
 
 // d[16][8] = a[16][16] b, b as rows of n (8 x 16 values of k) or, transposed, as rows of k (16 x 16 values of n, of
 // which tile `half` is used). Whole numbers, so that every sum is exact.
@@ -74,11 +53,11 @@ void expect_products() {
     a[i] = T(static_cast<float>(i * 7 % 23 - 11));
     b[i] = T(static_cast<float>(i * 5 % 19 - 9));
   }
-  const Array<T> a_device(a), b_device(b);
+  const DeviceVector<T> a_device(a), b_device(b);
   for (int half = 0; half < 2; ++half) {
-    Array<float> d(std::vector<float>(128, -1.0f));
-    product<T, kTransposed><<<1, 32>>>(a_device.device, b_device.device, d.device, half);
-    d.fetch();
+    DeviceVector<float> d(std::vector<float>(128, -1.0f));
+    product<T, kTransposed><<<1, 32>>>(a_device.data(), b_device.data(), d.data(), half);
+    const auto d_host = d.download();
     for (int m = 0; m < 16; ++m) {
       for (int n = 0; n < 8; ++n) {
         float want = 1;
@@ -87,14 +66,14 @@ void expect_products() {
           want += static_cast<float>(a[m * 16 + k]) *
                   static_cast<float>(kTransposed ? b[k * 16 + column] : b[column * 16 + k]);
         }
-        ASSERT_EQ(d.host[m * 8 + n], want) << "row " << m << ", column " << n << ", half " << half;
+        ASSERT_EQ(d_host[m * 8 + n], want) << "row " << m << ", column " << n << ", half " << half;
       }
     }
   }
 }
 
 TEST(CudaPtx, LdmatrixAndMma) {
-  if (no_gpu()) GTEST_SKIP() << "no GPU";
+  REQUIRE_GPU();
   expect_products<__nv_bfloat16, false>();
   expect_products<__nv_bfloat16, true>();
   expect_products<__half, false>();
@@ -127,21 +106,21 @@ __global__ void copies(const uint4* from, uint4* to, const int* place) {
 bool same(const uint4& a, const uint4& b) { return a.x == b.x && a.y == b.y && a.z == b.z && a.w == b.w; }
 
 TEST(CudaPtx, AsynchronousCopies) {
-  if (no_gpu()) GTEST_SKIP() << "no GPU";
+  REQUIRE_GPU();
   std::vector<uint4> values(64);
   for (uint32_t i = 0; i < 64; ++i) values[i] = make_uint4(4 * i + 1, 4 * i + 2, 4 * i + 3, 4 * i + 4);
-  const Array<uint4> from(values);
+  const DeviceVector<uint4> from(values);
   std::vector<int> places(32);
   for (int i = 0; i < 32; ++i) places[i] = i % 2 == 0 ? i : -1;
-  const Array<int> place(places);
-  Array<uint4> to(std::vector<uint4>(128, make_uint4(9, 9, 9, 9)));
-  copies<<<1, 32, 4 * 32 * sizeof(uint4)>>>(from.device, to.device, place.device);
-  to.fetch();
+  const DeviceVector<int> place(places);
+  DeviceVector<uint4> to(std::vector<uint4>(128, make_uint4(9, 9, 9, 9)));
+  copies<<<1, 32, 4 * 32 * sizeof(uint4)>>>(from.data(), to.data(), place.data());
+  const auto to_host = to.download();
   for (uint32_t i = 0; i < 32; ++i) {
-    EXPECT_TRUE(same(to.host[i], values[31 - i])) << i;
-    EXPECT_TRUE(same(to.host[32 + i], make_uint4(0, 0, 0, 0))) << i;
-    EXPECT_TRUE(same(to.host[64 + i], i % 2 == 0 ? values[32 + i] : make_uint4(0, 0, 0, 0))) << i;
-    EXPECT_TRUE(same(to.host[96 + i], make_uint4(7, values[i].z, 7, 7))) << i;
+    EXPECT_TRUE(same(to_host[i], values[31 - i])) << i;
+    EXPECT_TRUE(same(to_host[32 + i], make_uint4(0, 0, 0, 0))) << i;
+    EXPECT_TRUE(same(to_host[64 + i], i % 2 == 0 ? values[32 + i] : make_uint4(0, 0, 0, 0))) << i;
+    EXPECT_TRUE(same(to_host[96 + i], make_uint4(7, values[i].z, 7, 7))) << i;
   }
 }
 
@@ -163,7 +142,7 @@ __global__ void loads_and_exponentials(const int32_t* numbers, const float2* pai
 }
 
 TEST(CudaPtx, LoadsAndExponentials) {
-  if (no_gpu()) GTEST_SKIP() << "no GPU";
+  REQUIRE_GPU();
   std::vector<int32_t> numbers(32);
   std::vector<float2> pairs(32);
   std::vector<float4> quads(32);
@@ -176,27 +155,27 @@ TEST(CudaPtx, LoadsAndExponentials) {
     quads[i] = make_float4(x, x + 1, x + 2, x + 3);
     words[i] = make_uint4(n, n + 1, n + 2, n + 3);
   }
-  const Array<int32_t> numbers_device(numbers);
-  const Array<float2> pairs_device(pairs);
-  const Array<float4> quads_device(quads);
-  const Array<uint4> words_device(words);
-  Array<float> out(std::vector<float>(224, -1.0f));
-  loads_and_exponentials<<<1, 32>>>(numbers_device.device, pairs_device.device, quads_device.device,
-                                    words_device.device, out.device);
-  out.fetch();
+  const DeviceVector<int32_t> numbers_device(numbers);
+  const DeviceVector<float2> pairs_device(pairs);
+  const DeviceVector<float4> quads_device(quads);
+  const DeviceVector<uint4> words_device(words);
+  DeviceVector<float> out(std::vector<float>(224, -1.0f));
+  loads_and_exponentials<<<1, 32>>>(numbers_device.data(), pairs_device.data(), quads_device.data(),
+                                    words_device.data(), out.data());
+  const auto out_host = out.download();
   for (int i = 0; i < 32; ++i) {
     const auto x = static_cast<float>(i);
-    EXPECT_EQ(out.host[i], -3 * x);
-    EXPECT_EQ(out.host[32 + i], -x - 1);
-    EXPECT_EQ(out.host[64 + i], 10 * x + 20);
-    EXPECT_EQ(out.host[96 + i], 10 * x + 20);
-    EXPECT_EQ(out.host[128 + i], std::exp2(x - 16));  // whole numbers are exact
+    EXPECT_EQ(out_host[i], -3 * x);
+    EXPECT_EQ(out_host[32 + i], -x - 1);
+    EXPECT_EQ(out_host[64 + i], 10 * x + 20);
+    EXPECT_EQ(out_host[96 + i], 10 * x + 20);
+    EXPECT_EQ(out_host[128 + i], std::exp2(x - 16));  // whole numbers are exact
     const float want = std::exp2(-0.37f * x);
-    EXPECT_NEAR(out.host[160 + i], want, 3e-7f * want);
+    EXPECT_NEAR(out_host[160 + i], want, 3e-7f * want);
   }
-  EXPECT_EQ(out.host[192], 0.0f);
-  EXPECT_EQ(out.host[193], INFINITY);
-  EXPECT_TRUE(std::isnan(out.host[194]));
+  EXPECT_EQ(out_host[192], 0.0f);
+  EXPECT_EQ(out_host[193], INFINITY);
+  EXPECT_TRUE(std::isnan(out_host[194]));
 }
 
 }  // namespace
