@@ -46,10 +46,12 @@ struct Target {
   Context context() const { return {.device = device, .backend = backend, .isa = isa, .kernel = kernel}; }
   // For operations on host memory.
   Context host_context() const { return device.type == DeviceType::kCPU ? context() : Context{}; }
-  // Back end "cuda" has no fp32, and its tuned kernels one pair of widths; everything else runs everywhere.
+  // Back end "cuda" has no fp32, its tuned kernels one pair of widths, and those for Hopper
+  // one KV head and pages of a multiple of 8; everything else runs everywhere.
   bool takes(const cases::DecodeCase& c) const {
     if (device.type == DeviceType::kCPU) return true;
     const bool tuned = !kernel.empty() && !kernel.ends_with("_any");
+    if (kernel.starts_with("hopper") && (c.heads_kv != 1 || c.page_size % 8 != 0)) return false;
     return c.dtype != DType::kFloat32 && (!tuned || (c.latent_dim == 512 && c.rope_dim == 64));
   }
 };
@@ -86,8 +88,9 @@ inline const std::vector<Target>& all_targets() {
 }
 
 // Names in back end "cuda"'s table, of each dtype (select_test.cc compares them).
-inline constexpr std::array kCudaKernels = {"portable_r16",      "portable_r32",     "portable_r16_163k",
-                                            "portable_r32_163k", "portable_r16_99k", "portable_any"};
+inline constexpr std::array kCudaKernels = {"hopper_r8",         "hopper_r16",        "hopper_r32",
+                                            "portable_r16",      "portable_r32",      "portable_r16_163k",
+                                            "portable_r32_163k", "portable_r16_99k",  "portable_any"};
 
 // As all_targets(), and every kernel of "cuda" forced.
 inline std::vector<Target> targets_of(const cases::DecodeCase& decode_case) {

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "core/text.h"
+#include "cuda/decode/instances/instances.h"
 
 namespace flashmla::cuda {
 
@@ -15,6 +16,19 @@ namespace {
 Status not_usable(const char* what, cudaError_t error) {
   return {StatusCode::kNotFound, concat("device: got CUDA, but ", what, ": ", cudaGetErrorString(error),
                                         "; want an NVIDIA GPU (compute capability 8.0 or newer) and its driver")};
+}
+
+// Whether this build has code for sm_90a and the driver uses it: it may have been told to compile PTX instead.
+bool runs_hopper_code(int index) {
+#ifdef FLASHMLA_HAS_SM90A
+  const DeviceGuard guard(index);
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(&attributes, bf16_hopper_16_split()) == cudaSuccess && attributes.ptxVersion == 90 &&
+         attributes.binaryVersion == 90;
+#else
+  static_cast<void>(index);
+  return false;
+#endif
 }
 
 Result<DeviceInfo> read_device(int index) {
@@ -27,6 +41,7 @@ Result<DeviceInfo> read_device(int index) {
   info.compute_capability = 10 * properties.major + properties.minor;
   info.multiprocessors = properties.multiProcessorCount;
   info.smem_per_block = static_cast<int>(properties.sharedMemPerBlockOptin);
+  info.hopper_code = info.compute_capability == 90 && runs_hopper_code(index);
   if (info.compute_capability < 80) {
     return unsupported("device", concat(info.name, " of compute capability ", properties.major, ".", properties.minor),
                        "NVIDIA GPUs of compute capability 8.0 and newer");

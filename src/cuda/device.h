@@ -16,7 +16,8 @@ struct DeviceInfo {
   std::string name;
   int compute_capability = 0;  // 10 * major + minor
   int multiprocessors = 0;
-  int smem_per_block = 0;  // bytes a block may use when it asks for them
+  int smem_per_block = 0;   // bytes a block may use when it asks for them
+  bool hopper_code = false;  // it runs code that this build compiled for sm_90a
 };
 
 // The device that a call runs on: the stream's, for the null stream the current one. kNotFound without a usable GPU or

@@ -11,9 +11,9 @@ namespace {
 
 using cuda::DeviceInfo;
 
-const DeviceInfo kH200{0, "H200", 90, 132, cuda::kSmem227K};
-const DeviceInfo kH20{0, "H20", 90, 78, cuda::kSmem227K};
-const DeviceInfo kH100Pcie{0, "H100 PCIe", 90, 114, cuda::kSmem227K};
+const DeviceInfo kH200{0, "H200", 90, 132, cuda::kSmem227K, true};
+const DeviceInfo kH20{0, "H20", 90, 78, cuda::kSmem227K, true};
+const DeviceInfo kH100Pcie{0, "H100 PCIe", 90, 114, cuda::kSmem227K, true};
 const DeviceInfo kA100{0, "A100", 80, 108, cuda::kSmem163K};
 const DeviceInfo kB200{0, "B200", 100, 148, cuda::kSmem227K};
 const DeviceInfo kL40S{0, "L40S", 89, 142, cuda::kSmem99K};
@@ -39,8 +39,8 @@ TEST(CudaSelect, EveryDeviceHasAKernelForEveryShape) {
             shape.rope_dim = rope;
             const auto choice = cuda::select_decode(shape, device, {});
             ASSERT_TRUE(choice.ok()) << choice.status().text();
-            EXPECT_LE(choice.value()->smem_bytes(), device.smem_per_block);
-            EXPECT_TRUE(choice.value()->config.runs_on(device.compute_capability));
+            EXPECT_LE(choice.value()->smem_bytes, device.smem_per_block);
+            EXPECT_TRUE(choice.value()->runs_on(device) && choice.value()->fits(device));
             EXPECT_EQ(choice.value()->dtype, dtype);
             const std::string reason = cuda::decode_reason(shape, device, {}, *choice.value());
             EXPECT_NE(reason.find(device.name), std::string::npos) << reason;
@@ -52,9 +52,21 @@ TEST(CudaSelect, EveryDeviceHasAKernelForEveryShape) {
 }
 
 TEST(CudaSelect, FollowsRowsAndSharedMemory) {
-  EXPECT_EQ(kernel_of(shape_of(1, 1, 16), kH200), "portable_r16");
-  EXPECT_EQ(kernel_of(shape_of(1, 2, 16), kH200), "portable_r32");
-  EXPECT_EQ(kernel_of(shape_of(1, 1, 128), kH20), "portable_r32");
+  EXPECT_EQ(kernel_of(shape_of(1, 1, 8), kH200), "hopper_r8");
+  EXPECT_EQ(kernel_of(shape_of(1, 1, 16), kH200), "hopper_r16");
+  EXPECT_EQ(kernel_of(shape_of(1, 2, 16), kH200), "hopper_r32");
+  EXPECT_EQ(kernel_of(shape_of(1, 1, 20), kH20), "hopper_r32");
+  DeviceInfo compiled = kH200;  // from compute_80 PTX
+  compiled.hopper_code = false;
+  EXPECT_EQ(kernel_of(shape_of(1, 1, 16), compiled), "portable_r16");
+  EXPECT_EQ(kernel_of(shape_of(1, 2, 16), compiled), "portable_r32");
+  DecodeShape odd = shape_of(1, 1, 16);
+  odd.page_size = 61;
+  EXPECT_EQ(kernel_of(odd, kH200), "portable_r16");
+  odd.table_width = 1;  // a page holds the whole sequence
+  EXPECT_EQ(kernel_of(odd, kH200), "hopper_r16");
+  odd.heads_kv = 2;
+  EXPECT_EQ(kernel_of(odd, kH200), "portable_r16");
   EXPECT_EQ(kernel_of(shape_of(1, 1, 16), kA100), "portable_r16_163k");
   EXPECT_EQ(kernel_of(shape_of(1, 1, 128), kA100), "portable_r32_163k");
   EXPECT_EQ(kernel_of(shape_of(1, 1, 16), kL40S), "portable_r16_99k");
@@ -67,7 +79,7 @@ TEST(CudaSelect, FollowsRowsAndSharedMemory) {
 
 TEST(CudaSelect, RefusesByName) {
   DecodeShape shape = shape_of(1, 1, 16);
-  expect_error(cuda::select_decode(shape, kH200, "fast").status(), StatusCode::kNotFound, {"fast", "portable_r16"});
+  expect_error(cuda::select_decode(shape, kH200, "fast").status(), StatusCode::kNotFound, {"fast", "hopper_r16", "portable_r16"});
   expect_error(cuda::select_decode(shape, kL40S, "portable_r16").status(), StatusCode::kUnsupported,
                {"portable_r16", "101376", "L40S"});
   expect_error(cuda::select_decode(shape, kB200, "portable_r32").status(), StatusCode::kUnsupported,
@@ -103,8 +115,7 @@ TEST(CudaSelect, TheTableIsSound) {
   for (const cuda::DecodeEntry& entry : cuda::decode_entries()) {
     EXPECT_TRUE(names.insert({entry.name, entry.dtype}).second) << entry.name;
     EXPECT_NE(std::ranges::find(kCudaKernels, std::string_view(entry.name)), kCudaKernels.end()) << entry.name;
-    EXPECT_TRUE(entry.config.valid());
-    EXPECT_TRUE(entry.config.fits(entry.stages, cuda::kSmem227K)) << entry.name;
+    EXPECT_TRUE(entry.runs_on(kH200) && entry.fits(kH200)) << entry.name;
     EXPECT_NE(entry.split_kernel(), nullptr);
     EXPECT_NE(entry.combine_kernel(), nullptr);
   }

@@ -1,5 +1,5 @@
-// Configurations of the portable decode kernel: plain data, checked here, that the kernel's code is written in terms
-// of.
+// Limits of the decode kernels, and the configurations of the portable one: plain data, checked here, that the
+// kernel's code is written in terms of.
 #pragma once
 
 #include <cstdint>

@@ -6,6 +6,7 @@
 #include "core/check.h"
 #include "core/text.h"
 #include "cuda/decode/params.h"
+#include "cuda/decode/tensor_map.h"
 #include "cuda/launch.h"
 #include "cuda/vectors.h"
 
@@ -17,17 +18,18 @@ namespace {
 constexpr uint32_t kLog2InvariantKeys = 10;
 constexpr uint32_t kInvariantSplits = 32;
 
-UnitRule unit_rule(const DecodeOptions& options) {
-  if (options.splits > 0) return {static_cast<uint32_t>(options.splits), kLog2UnitKeys};
-  if (options.batch_invariant) return {kInvariantSplits, kLog2InvariantKeys};
-  return {};
+UnitRule unit_rule(const DecodeOptions& options, const DecodeEntry& entry) {
+  const uint32_t grain = entry.log2_unit_keys;
+  if (options.splits > 0) return {static_cast<uint32_t>(options.splits), grain, grain};
+  if (options.batch_invariant) return {kInvariantSplits, kLog2InvariantKeys, grain};
+  return {0, grain, grain};
 }
 
-int64_t partial_slots(const DecodeShape& shape, const UnitRule& rule, const DecodeConfig& config, int blocks) {
+int64_t partial_slots(const DecodeShape& shape, const UnitRule& rule, const DecodeEntry& entry, int blocks) {
   if (rule.max_splits == 0) return 2 * static_cast<int64_t>(blocks);
   const int64_t requests = shape.batch + (shape.ragged_q ? 1 : 0);
   const int64_t group = shape.heads_q / shape.heads_kv;
-  const int64_t tiles = shape.heads_kv * (shape.total_q * group / config.rows + requests + 1);
+  const int64_t tiles = shape.heads_kv * (shape.total_q * group / entry.rows + requests + 1);
   return tiles * rule.max_splits;
 }
 
@@ -38,12 +40,12 @@ int64_t round_up(int64_t bytes) {
   return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
 }
 
-int64_t partial_out_bytes(const DecodeShape& shape, const DecodeConfig& config, int64_t slots) {
-  return round_up(slots * config.rows * shape.latent_dim * static_cast<int64_t>(sizeof(float)));
+int64_t partial_out_bytes(const DecodeShape& shape, const DecodeEntry& entry, int64_t slots) {
+  return round_up(slots * entry.rows * shape.latent_dim * static_cast<int64_t>(sizeof(float)));
 }
 
-int64_t partial_ml_bytes(const DecodeConfig& config, int64_t slots) {
-  return round_up(slots * config.rows * static_cast<int64_t>(sizeof(float2)));
+int64_t partial_ml_bytes(const DecodeEntry& entry, int64_t slots) {
+  return round_up(slots * entry.rows * static_cast<int64_t>(sizeof(float2)));
 }
 
 // [b, s_q, h, ..] or [total_q, h, ..]
@@ -53,7 +55,7 @@ QueryStrides query_strides(const View& view) {
   return {0, view.stride[0], view.stride[1]};
 }
 
-DecodeKernelParams kernel_params(const DecodeParams& params, const DecodeShape& shape, const DecodeConfig& config,
+DecodeKernelParams kernel_params(const DecodeParams& params, const DecodeShape& shape, const DecodeEntry& entry,
                                  const DeviceInfo& device, Workspace workspace) {
   DecodeKernelParams p;
   p.q = params.q.data;
@@ -94,17 +96,19 @@ DecodeKernelParams kernel_params(const DecodeParams& params, const DecodeShape& 
   p.pages = static_cast<int32_t>(shape.pages);
   p.max_keys = static_cast<int32_t>(std::min(shape.table_width * shape.page_size, kMaxCount));
   p.blocks = blocks_of(device);
-  p.few_units = config.few_units();
-  p.least_units = config.least_units();
-  p.units = unit_rule(params.options);
+  p.stages = entry.stages;
+  p.log2_box = static_cast<uint32_t>(std::max(log2_box(shape), 0));
+  p.few_units = entry.few_units;
+  p.least_units = entry.least_units;
+  p.units = unit_rule(params.options, entry);
   p.scale_log2 = static_cast<float>(params.softmax_scale * 1.4426950408889634);
   const float infinity = std::numeric_limits<float>::infinity();
   p.empty_lse = params.options.empty_lse == EmptyLse::kPlusInf ? infinity : -infinity;
   p.causal = shape.causal;
   auto* memory = static_cast<char*>(workspace.data);
-  const int64_t slots = partial_slots(shape, p.units, config, p.blocks);
+  const int64_t slots = partial_slots(shape, p.units, entry, p.blocks);
   p.partial_out = reinterpret_cast<float*>(memory);
-  p.partial_ml = reinterpret_cast<float2*>(memory + partial_out_bytes(shape, config, slots));
+  p.partial_ml = reinterpret_cast<float2*>(memory + partial_out_bytes(shape, entry, slots));
   return p;
 }
 
@@ -113,18 +117,23 @@ DecodeKernelParams kernel_params(const DecodeParams& params, const DecodeShape& 
 int64_t decode_workspace_bytes(const DecodeShape& shape, const DecodeOptions& options, const DecodeEntry& entry,
                                const DeviceInfo& device) {
   if (shape.total_q == 0) return 0;
-  const int64_t slots = partial_slots(shape, unit_rule(options), entry.config, blocks_of(device));
-  return partial_out_bytes(shape, entry.config, slots) + partial_ml_bytes(entry.config, slots);
+  const int64_t slots = partial_slots(shape, unit_rule(options, entry), entry, blocks_of(device));
+  return partial_out_bytes(shape, entry, slots) + partial_ml_bytes(entry, slots);
 }
 
 Status launch_decode(const DecodeParams& params, const DecodeShape& shape, const DecodeEntry& entry,
                      const DeviceInfo& device, Workspace workspace, void* stream) {
   if (shape.total_q == 0) return {};
-  DecodeKernelParams p = kernel_params(params, shape, entry.config, device, workspace);
-  p.stages = entry.stages;
-  void* arguments[] = {&p};
+  DecodeKernelParams p = kernel_params(params, shape, entry, device, workspace);
+  CUtensorMap kv_map;
+  if (entry.family == Family::kHopper) {
+    const Result<CUtensorMap> made = kv_tensor_map(params, shape, workspace);
+    if (!made.ok()) return made.status();
+    kv_map = made.value();
+  }
+  void* arguments[] = {&p, &kv_map};  // portable kernels take the first one alone
   FLASHMLA_RETURN_IF_ERROR(launch("decode (split kernel)", entry.split_kernel(),
-                                  {p.blocks, entry.config.threads(), entry.smem_bytes()}, arguments, stream));
+                                  {p.blocks, entry.threads, entry.smem_bytes}, arguments, stream));
   return launch("decode (combine kernel)", entry.combine_kernel(), {p.blocks, kCombineThreads, 0}, arguments, stream);
 }
 

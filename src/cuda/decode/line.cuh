@@ -224,7 +224,7 @@ class Cursor {
  private:
   __device__ void enter(const RequestSize& size) {
     segment_.size = size;
-    const Splits units = UnitRule{p_->units.max_splits, log2_keys_}.cut(size.keys);
+    const Splits units = UnitRule{p_->units.max_splits, log2_keys_, p_->units.log2_grain}.cut(size.keys);
     segment_.units = units.count;
     segment_.unit_keys = units.keys;
     row_tiles_ = row_tiles<kRows>(*p_, size);

@@ -4,7 +4,7 @@
 //
 // The line: requests in order; of each its row tiles (kRows rows of query tokens x heads of one KV head), KV head by KV
 // head; of each tile its units of keys, at least one, so that rows without keys are somebody's work too. As a rule a
-// unit is kUnitKeys keys and a slice any run of units: it begins inside at most one tile and ends inside at most one,
+// unit is 2^log2_keys keys and a slice any run of units: it begins inside at most one tile and ends inside at most one,
 // so a block writes at most two partial results. Where splits are forced, or must follow from a request's own length
 // (batch-invariant mode), a unit is a whole split and gets a partial result of its own.
 //
@@ -18,18 +18,17 @@
 namespace flashmla::cuda {
 
 inline constexpr uint32_t kLog2UnitKeys = 5;
-inline constexpr uint32_t kUnitKeys = 1 << kLog2UnitKeys;
 inline constexpr int kMostSplits = 64;                          // DecodeOptions: kMaxSplits (checked in table.cc)
 inline constexpr uint64_t kMaxUnits = (uint64_t{1} << 31) - 1;  // of a line
 
-// Keys of each of at most `most` splits of `length` keys, a multiple of kUnitKeys and at least `least`; their number.
+// Keys of each of at most `most` splits of `length` keys, a multiple of `grain` and at least `least`; their number.
 struct Splits {
   uint32_t keys;
   uint32_t count;
 };
-FLASHMLA_HD_CALL constexpr Splits cut_splits(uint32_t length, uint32_t most, uint32_t least) {
+FLASHMLA_HD_CALL constexpr Splits cut_splits(uint32_t length, uint32_t most, uint32_t grain, uint32_t least) {
   const uint32_t even = (length + most - 1) / most;
-  const uint32_t rounded = (even + kUnitKeys - 1) / kUnitKeys * kUnitKeys;
+  const uint32_t rounded = (even + grain - 1) / grain * grain;
   const uint32_t keys = rounded > least ? rounded : least;
   return {keys, length == 0 ? 1 : (length - 1) / keys + 1};
 }
@@ -38,11 +37,12 @@ FLASHMLA_HD_CALL constexpr Splits cut_splits(uint32_t length, uint32_t most, uin
 struct UnitRule {
   uint32_t max_splits = 0;  // 0: units of 2^log2_keys keys, joined freely; else a split has at least that many keys
   uint32_t log2_keys = kLog2UnitKeys;
+  uint32_t log2_grain = kLog2UnitKeys;  // splits are multiples of as many keys: a kernel's tiles never begin elsewhere
 
   // Of a tile of `length` keys, below 2^31: keys of each unit but the last, and the number of units.
   FLASHMLA_HD constexpr Splits cut(uint32_t length) const {
     const uint32_t keys = uint32_t{1} << log2_keys;
-    if (max_splits != 0) return cut_splits(length, max_splits, keys);
+    if (max_splits != 0) return cut_splits(length, max_splits, uint32_t{1} << log2_grain, keys);
     return {keys, length == 0 ? 1 : ((length - 1) >> log2_keys) + 1};
   }
 };

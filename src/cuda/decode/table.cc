@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/text.h"
+#include "cuda/decode/hopper/few_rows_layout.h"
 #include "cuda/decode/instances/instances.h"
 #include "cuda/decode/schedule.h"
 
@@ -13,20 +14,66 @@ static_assert(kMostSplits == kMaxSplits);
 
 namespace {
 
+constexpr DecodeEntry portable(const char* name, DType dtype, const DecodeConfig& config, int stages,
+                               const void* (*split)(), const void* (*combine)()) {
+  return {.name = name,
+          .dtype = dtype,
+          .family = Family::kPortable,
+          .rows = config.rows,
+          .widths = config.widths,
+          .threads = config.threads(),
+          .smem_bytes = config.smem_bytes(stages),
+          .stages = stages,
+          .log2_unit_keys = kLog2UnitKeys,
+          .few_units = config.few_units(),
+          .least_units = config.least_units(),
+          .split_kernel = split,
+          .combine_kernel = combine};
+}
+
+constexpr DecodeEntry hopper_entry(const char* name, DType dtype, int rows, int threads, int smem_bytes,
+                             const void* (*split)(), const void* (*combine)()) {
+  return {.name = name,
+          .dtype = dtype,
+          .family = Family::kHopper,
+          .rows = rows,
+          .widths = Widths::kTuned,
+          .threads = threads,
+          .smem_bytes = smem_bytes,
+          .stages = 0,
+          .log2_unit_keys = 6,  // the keys of a tile
+          .few_units = kMaxBlocks,
+          .least_units = 1,
+          .split_kernel = split,
+          .combine_kernel = combine};
+}
+
 // Best first among those that fit.
 constexpr std::array kEntries = {
-    DecodeEntry{"portable_r16", DType::kBFloat16, k16Rows, 5, bf16_16_split, bf16_16_combine},
-    DecodeEntry{"portable_r32", DType::kBFloat16, k32Rows, 5, bf16_32_split, bf16_32_combine},
-    DecodeEntry{"portable_r16_163k", DType::kBFloat16, k16Rows, 3, bf16_16_split, bf16_16_combine},
-    DecodeEntry{"portable_r32_163k", DType::kBFloat16, k32Rows, 3, bf16_32_split, bf16_32_combine},
-    DecodeEntry{"portable_r16_99k", DType::kBFloat16, k16Rows, 2, bf16_16_split, bf16_16_combine},
-    DecodeEntry{"portable_any", DType::kBFloat16, k16RowsAny, 2, bf16_16_any_split, bf16_16_any_combine},
-    DecodeEntry{"portable_r16", DType::kFloat16, k16Rows, 5, fp16_16_split, fp16_16_combine},
-    DecodeEntry{"portable_r32", DType::kFloat16, k32Rows, 5, fp16_32_split, fp16_32_combine},
-    DecodeEntry{"portable_r16_163k", DType::kFloat16, k16Rows, 3, fp16_16_split, fp16_16_combine},
-    DecodeEntry{"portable_r32_163k", DType::kFloat16, k32Rows, 3, fp16_32_split, fp16_32_combine},
-    DecodeEntry{"portable_r16_99k", DType::kFloat16, k16Rows, 2, fp16_16_split, fp16_16_combine},
-    DecodeEntry{"portable_any", DType::kFloat16, k16RowsAny, 2, fp16_16_any_split, fp16_16_any_combine},
+    hopper_entry("hopper_r8", DType::kBFloat16, 8, hopper::kFewRowsThreads, hopper::few_rows_smem_bytes(8), bf16_hopper_8_split,
+           bf16_8_combine),
+    hopper_entry("hopper_r16", DType::kBFloat16, 16, hopper::kFewRowsThreads, hopper::few_rows_smem_bytes(16), bf16_hopper_16_split,
+           bf16_16_combine),
+    hopper_entry("hopper_r32", DType::kBFloat16, 32, hopper::kFewRowsThreads, hopper::few_rows_smem_bytes(32), bf16_hopper_32_split,
+           bf16_32_combine),
+    portable("portable_r16", DType::kBFloat16, k16Rows, 5, bf16_16_split, bf16_16_combine),
+    portable("portable_r32", DType::kBFloat16, k32Rows, 5, bf16_32_split, bf16_32_combine),
+    portable("portable_r16_163k", DType::kBFloat16, k16Rows, 3, bf16_16_split, bf16_16_combine),
+    portable("portable_r32_163k", DType::kBFloat16, k32Rows, 3, bf16_32_split, bf16_32_combine),
+    portable("portable_r16_99k", DType::kBFloat16, k16Rows, 2, bf16_16_split, bf16_16_combine),
+    portable("portable_any", DType::kBFloat16, k16RowsAny, 2, bf16_16_any_split, bf16_16_any_combine),
+    hopper_entry("hopper_r8", DType::kFloat16, 8, hopper::kFewRowsThreads, hopper::few_rows_smem_bytes(8), fp16_hopper_8_split,
+           fp16_8_combine),
+    hopper_entry("hopper_r16", DType::kFloat16, 16, hopper::kFewRowsThreads, hopper::few_rows_smem_bytes(16), fp16_hopper_16_split,
+           fp16_16_combine),
+    hopper_entry("hopper_r32", DType::kFloat16, 32, hopper::kFewRowsThreads, hopper::few_rows_smem_bytes(32), fp16_hopper_32_split,
+           fp16_32_combine),
+    portable("portable_r16", DType::kFloat16, k16Rows, 5, fp16_16_split, fp16_16_combine),
+    portable("portable_r32", DType::kFloat16, k32Rows, 5, fp16_32_split, fp16_32_combine),
+    portable("portable_r16_163k", DType::kFloat16, k16Rows, 3, fp16_16_split, fp16_16_combine),
+    portable("portable_r32_163k", DType::kFloat16, k32Rows, 3, fp16_32_split, fp16_32_combine),
+    portable("portable_r16_99k", DType::kFloat16, k16Rows, 2, fp16_16_split, fp16_16_combine),
+    portable("portable_any", DType::kFloat16, k16RowsAny, 2, fp16_16_any_split, fp16_16_any_combine),
 };
 
 bool tuned_widths(const DecodeShape& shape) { return shape.latent_dim == kMaxLatent && shape.rope_dim == kMaxRope; }
@@ -54,56 +101,95 @@ Status check_shape(const DecodeShape& shape) {
   return {};
 }
 
+// What the Hopper kernels' bulk copies ask of a shape, widths aside.
+bool bulk_copies(const DecodeShape& shape) { return shape.heads_kv == 1 && log2_box(shape) >= 0; }
+
+// Why an entry that was asked for cannot run.
+Status refused(const DecodeShape& shape, const DeviceInfo& device, const DecodeEntry& entry) {
+  if (entry.widths == Widths::kTuned && !tuned_widths(shape)) {
+    return unsupported("kernel", concat(entry.name, " for widths ", shape.latent_dim, " + ", shape.rope_dim),
+                       concat("this kernel takes ", kMaxLatent, " + ", kMaxRope));
+  }
+  if (!entry.runs_on(device)) {
+    return unsupported("kernel", concat(entry.name, " on ", device.name),
+                       entry.family == Family::kHopper ? "GPUs of compute capability 9.0, in a build for sm_90a"
+                                                       : "GPUs of compute capability below 10.0");
+  }
+  if (!entry.fits(device)) {
+    return unsupported("kernel", concat(entry.name, ", which needs ", entry.smem_bytes, " bytes of shared memory"),
+                       concat("up to ", device.smem_per_block, " on ", device.name));
+  }
+  if (entry.family == Family::kHopper && !bulk_copies(shape)) {
+    return unsupported("kernel",
+                       concat(entry.name, " for ", shape.heads_kv, " KV heads and pages of ", shape.page_size),
+                       "one KV head, and pages of a multiple of 8 tokens or one page a request");
+  }
+  return {};
+}
+
 Result<const DecodeEntry*> named_entry(const DecodeShape& shape, const DeviceInfo& device, std::string_view named) {
   std::string names;
   for (const DecodeEntry& entry : kEntries) {
     if (entry.dtype != shape.dtype) continue;
     names += concat(names.empty() ? "" : ", ", entry.name);
     if (named != entry.name) continue;
-    if (entry.config.widths == Widths::kTuned && !tuned_widths(shape)) {
-      return unsupported("kernel", concat(named, " for widths ", shape.latent_dim, " + ", shape.rope_dim),
-                         concat("this kernel takes ", kMaxLatent, " + ", kMaxRope));
-    }
-    if (!entry.config.fits(entry.stages, device.smem_per_block)) {
-      return unsupported("kernel", concat(named, ", which needs ", entry.smem_bytes(), " bytes of shared memory"),
-                         concat("up to ", device.smem_per_block, " on ", device.name));
-    }
-    if (!entry.config.runs_on(device.compute_capability)) {
-      return unsupported("kernel", concat(named, " on ", device.name), "GPUs of compute capability below 10.0");
-    }
+    FLASHMLA_RETURN_IF_ERROR(refused(shape, device, entry));
     return &entry;
   }
   return {Status{StatusCode::kNotFound, concat("kernel: got '", named, "'; want one of: ", names)}};
 }
 
+// Of two entries that can run: the family made for the GPU; then the smallest tile that holds all rows, or the largest,
+// as each tile reads the keys again; then the first in the table.
+bool better(const DecodeEntry& a, const DecodeEntry& b, int64_t rows) {
+  if (a.family != b.family) return a.family == Family::kHopper;
+  if (a.rows == b.rows) return false;
+  return a.rows < b.rows ? a.rows >= rows : b.rows < rows;
+}
+
 }  // namespace
+
+bool DecodeEntry::fits(const DeviceInfo& device) const {
+  return smem_bytes + (family == Family::kPortable ? DecodeConfig::static_bytes() : 0) <= device.smem_per_block;
+}
+
+bool DecodeEntry::runs_on(const DeviceInfo& device) const {
+  if (family == Family::kHopper) return device.hopper_code;
+  return DecodeConfig{rows, widths}.runs_on(device.compute_capability);
+}
+
+int log2_box(const DecodeShape& shape) {
+  if (shape.table_width == 1) return 6;  // a page holds a whole sequence: what lies past its end arrives as zeros
+  for (int log2 = 6; log2 >= 3; --log2) {
+    if (shape.page_size % (1 << log2) == 0) return log2;
+  }
+  return -1;
+}
 
 std::span<const DecodeEntry> decode_entries() { return kEntries; }
 
 Result<const DecodeEntry*> select_decode(const DecodeShape& shape, const DeviceInfo& device, std::string_view named) {
   FLASHMLA_RETURN_IF_ERROR(check_shape(shape));
   if (!named.empty()) return named_entry(shape, device, named);
-  // Tiles of 32 rows read each key once for twice the rows; where 16 suffice they would be half empty.
-  const int wanted_rows = rows_per_request(shape) > 16 ? 32 : 16;
-  const DecodeEntry* otherwise = nullptr;
+  const bool hopper_serves = tuned_widths(shape) && bulk_copies(shape);
+  const int64_t rows = rows_per_request(shape);
+  const DecodeEntry* best = nullptr;
   for (const DecodeEntry& entry : kEntries) {
-    if (entry.dtype != shape.dtype || tuned_widths(shape) != (entry.config.widths == Widths::kTuned)) continue;
-    if (!entry.config.fits(entry.stages, device.smem_per_block)) continue;
-    if (!entry.config.runs_on(device.compute_capability)) continue;
-    if (entry.config.rows == wanted_rows) return &entry;
-    if (otherwise == nullptr) otherwise = &entry;
+    if (entry.dtype != shape.dtype || tuned_widths(shape) != (entry.widths == Widths::kTuned)) continue;
+    if (entry.family == Family::kHopper && !hopper_serves) continue;
+    if (!entry.runs_on(device) || !entry.fits(device)) continue;
+    if (best == nullptr || better(entry, *best, rows)) best = &entry;
   }
-  if (otherwise != nullptr) return otherwise;
+  if (best != nullptr) return best;
   return unsupported("device", concat(device.name, " with ", device.smem_per_block, " bytes of shared memory a block"),
-                     concat("at least ", kEntries.back().smem_bytes()));
+                     concat("at least ", kEntries.back().smem_bytes));
 }
 
 std::string decode_reason(const DecodeShape& shape, const DeviceInfo& device, std::string_view named,
                           const DecodeEntry& entry) {
   if (!named.empty()) return "it was asked for";
-  return concat(rows_per_request(shape), " query rows a KV head in tiles of ", entry.config.rows, "; a ring of ",
-                entry.stages, " stages takes ", entry.smem_bytes(), " of ", device.smem_per_block,
-                " bytes of shared memory on ", device.name);
+  return concat(rows_per_request(shape), " query rows a KV head in tiles of ", entry.rows, "; ", entry.smem_bytes,
+                " of ", device.smem_per_block, " bytes of shared memory on ", device.name);
 }
 
 }  // namespace flashmla::cuda

@@ -6,21 +6,35 @@
 #include <string_view>
 
 #include "cuda/decode/config.h"
+#include "cuda/decode/schedule.h"
 #include "cuda/device.h"
 #include "flashmla/decode.h"
 
 namespace flashmla::cuda {
 
+enum class Family : int32_t {
+  kPortable,  // kernel_sm80.cuh: every GPU, every shape
+  kHopper,    // hopper/: sm_90a, widths 512 + 64, one KV head, keys by bulk tensor copies
+};
+
 struct DecodeEntry {
   const char* name;
   DType dtype;
-  DecodeConfig config;
-  int stages;  // of the ring in shared memory
+  Family family;
+  int rows;  // of a tile of queries
+  Widths widths;
+  int threads;
+  int smem_bytes;
+  int stages;               // of the portable kernels' ring in shared memory
+  uint32_t log2_unit_keys;  // of the line (schedule.h)
+  uint32_t few_units;       // slice_count
+  uint32_t least_units;
   // Addresses of the kernels' host stubs.
   const void* (*split_kernel)();
   const void* (*combine_kernel)();
 
-  int smem_bytes() const { return config.smem_bytes(stages); }
+  bool fits(const DeviceInfo& device) const;     // its shared memory
+  bool runs_on(const DeviceInfo& device) const;  // its code, shared memory aside
 };
 
 std::span<const DecodeEntry> decode_entries();
@@ -32,5 +46,9 @@ Result<const DecodeEntry*> select_decode(const DecodeShape& shape, const DeviceI
 // Why select_decode chose `entry`.
 std::string decode_reason(const DecodeShape& shape, const DeviceInfo& device, std::string_view named,
                           const DecodeEntry& entry);
+
+// log2 of the keys that one bulk copy of the Hopper kernels brings: at most 64, never over the end of a page; -1 where
+// pages are no multiple of 8 tokens.
+int log2_box(const DecodeShape& shape);
 
 }  // namespace flashmla::cuda

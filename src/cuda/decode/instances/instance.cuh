@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/decode/combine.cuh"
+#include "cuda/decode/hopper/few_rows.cuh"
 #include "cuda/decode/instances/instances.h"
 #include "cuda/decode/kernel_sm80.cuh"
 
@@ -15,4 +16,9 @@
   const void* flashmla::cuda::function() {                                              \
     constexpr DecodeConfig C = config;                                                  \
     return reinterpret_cast<const void*>(&combine_partials<Element, C.rows, C.widths>); \
+  }
+
+#define FLASHMLA_FEW_ROWS_INSTANCE(function, Element, rows)               \
+  const void* flashmla::cuda::function() {                                \
+    return reinterpret_cast<const void*>(&decode_few_rows<Element, rows>); \
   }

@@ -16,4 +16,13 @@ const void* fp16_32_combine();
 const void* fp16_16_any_split();
 const void* fp16_16_any_combine();
 
+const void* bf16_hopper_8_split();
+const void* bf16_hopper_16_split();
+const void* bf16_hopper_32_split();
+const void* bf16_8_combine();
+const void* fp16_hopper_8_split();
+const void* fp16_hopper_16_split();
+const void* fp16_hopper_32_split();
+const void* fp16_8_combine();
+
 }  // namespace flashmla::cuda

@@ -1,0 +1,373 @@
+// One tile of few query rows: scores, softmax, values, and what becomes of them (few_rows.cuh).
+#pragma once
+
+#include "cuda/decode/hopper/loaders.cuh"
+
+namespace flashmla::cuda::hopper {
+
+// What the four compute warps hold of a tile. In S^T and in every panel of O^T a thread has the same query rows: of each
+// eight, number i, rows 8 i + pair and the next (pair = 2 (lane % 4)). In S^T its keys are key and key + 8, in O^T its
+// columns of each panel are the same two numbers.
+template <typename T, int kRows>
+class FewRowsTile {
+ public:
+  using Layout = FewRowsLayout<kRows>;
+
+  __device__ FewRowsTile(const DecodeKernelParams& params, const Ring<Layout>& ring) : p_(params), ring_(ring) {}
+
+  // Waits for visit `number` of the slice, and its queries.
+  __device__ const Visit& begin(uint32_t number) {
+#pragma unroll
+    for (int c = 0; c < kOwnRows; ++c) {
+      m_[c] = -INFINITY;
+      l_[c] = 0;
+    }
+    first_ = true;
+    ptx::mbarrier_wait(ring_.queries_full(), number & 1);
+    const Visit& visit = ring_.visit(number);
+    const Segment& segment = visit.segment;
+    limit_ = limit_of(segment, 0);  // the first row's token sees the fewest keys
+    if (segment.key_begin() == segment.key_end()) {
+#pragma unroll
+      for (int panel = 0; panel < kValuePanels; ++panel) {
+#pragma unroll
+        for (int i = 0; i < kSums; ++i) o_[panel][i] = 0;
+      }
+      if (lane() == 0) ptx::mbarrier_arrive(ring_.queries_empty());
+    }
+    return visit;
+  }
+
+  // Keys key .. key + 63 of the segment.
+  __device__ void step(const Segment& segment, uint32_t key) {
+    const RingPlace begin = place_;
+    const bool last = key + kTileKeys >= segment.key_end();
+    float s[kSums];
+    scores(s);
+    // Rows past the last key may hold anything, and 0 x NaN is NaN. The scores may read them meanwhile.
+    if (key + kTileKeys > segment.key_end()) clear_values(begin, segment.key_end() - key);
+    ptx::wgmma_wait<0>();
+    ptx::wgmma_tie(s);
+    if (last && lane() == 0) ptx::mbarrier_arrive(ring_.queries_empty());
+    const uint32_t absent = ring_.absent(tile_++);
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) s[i] *= p_.scale_log2;
+    if (key + kTileKeys > limit_ || absent != 0) mask(s, segment, key, absent);
+    softmax(s);
+    values(begin, last);
+    first_ = false;
+  }
+
+  // Writes what the segment came to.
+  __device__ void finish(const Visit& visit) const {
+    const Segment& segment = visit.segment;
+    const int rows = portable::tile_rows<kRows>(p_, segment);
+    const bool whole = segment.whole();
+    if (threadIdx.x < 4) write_statistics(visit, rows);
+#pragma unroll
+    for (int i = 0; i < kRowGroups; ++i) {
+      const int row = 8 * i + store_row();
+      if (whole) {
+        const float l = lane() / 4 % 2 == 0 ? l_[2 * i] : l_[2 * i + 1];
+        const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
+        T* out = static_cast<T*>(p_.out) + store_column();
+        if (row < rows)
+          out += portable::offset_of(p_.out_stride, segment, portable::row_place<kRows>(p_, segment, row));
+#pragma unroll
+        for (int panel = 0; panel < kValuePanels; ++panel) {
+          const float4 v = transposed(&o_[panel][4 * i]);
+          if (row < rows) write_columns(out + 64 * panel, v, inverse);
+        }
+      } else {
+        float* partial = p_.partial_out + (visit.partial_row + row) * kMaxLatent + store_column();
+#pragma unroll
+        for (int panel = 0; panel < kValuePanels; ++panel) {
+          const float4 v = transposed(&o_[panel][4 * i]);
+          if (row < rows) *reinterpret_cast<float4*>(partial + 64 * panel) = v;
+        }
+      }
+    }
+  }
+
+ private:
+  static constexpr int kRowGroups = kRows / 8;
+  static constexpr int kOwnRows = 2 * kRowGroups;  // of a thread
+  static constexpr int kSums = kRows / 2;          // accumulators of a thread
+  static constexpr float kStale = 8;  // P stays below 2^8: harmless in 16 bits, and rescaling becomes rare
+  // Named barriers of the compute warps; 0 is __syncthreads.
+  static constexpr int kMaximumBarrier = 1;
+  static constexpr int kExchangeBarrier = 2;
+  static constexpr int kPBarrier = 3;
+  static constexpr int kComputeThreads = 32 * kComputeWarps;
+
+  __device__ static int warp() { return threadIdx.x / 32; }
+  __device__ static int lane() { return threadIdx.x % 32; }
+  __device__ static int pair() { return lane() % 4 * 2; }
+  __device__ static int own_key() { return 16 * warp() + lane() / 4; }
+  __device__ static int own_row(int c) { return c / 2 * 8 + pair() + c % 2; }
+  // Which number of a thread's rows accumulator i belongs to.
+  __device__ static constexpr int row_of_sum(int i) { return i / 4 * 2 + i % 2; }
+
+  __device__ float* maxima(int warp_number) const {
+    return reinterpret_cast<float*>(ring_.smem + Layout::kMaxima) + warp_number * kRows;
+  }
+  __device__ float* sums(int warp_number) const {
+    return reinterpret_cast<float*>(ring_.smem + Layout::kSums) + warp_number * kRows;
+  }
+
+  // Keys before it are visible to a row of the tile.
+  __device__ uint32_t limit_of(const Segment& segment, int row) const {
+    if (!p_.causal) return segment.key_end();
+    const int32_t token = portable::row_place<kRows>(p_, segment, row).token;
+    return min(static_cast<uint32_t>(max(segment.size.keys - segment.size.tokens + token + 1, 0)), segment.key_end());
+  }
+
+  // Issues S^T = K Q^T of the next tile and leaves it in flight.
+  __device__ void scores(float (&s)[kSums]) {
+    const uint64_t q = ptx::wgmma_descriptor(ring_.queries());
+#pragma unroll
+    for (int group = 0; group < kTileGroups; ++group, place_.next()) {
+      ptx::mbarrier_wait(ring_.full(place_.slot), place_.round & 1);
+      if (group == 0) ptx::wgmma_tie(s);
+      ptx::wgmma_fence();
+      const uint64_t k = ptx::wgmma_descriptor(ring_.group(place_.slot));
+#pragma unroll
+      for (int panel = 0; panel < kGroupPanels; ++panel) {
+#pragma unroll
+        for (int step = 0; step < 4; ++step) {
+          ptx::wgmma_ss<ptx::kKMajor, ptx::kKMajor>(
+              s, k + ptx::wgmma_offset(panel * kPanelBytes + step * 32),
+              q + ptx::wgmma_offset((group * kGroupPanels + panel) * Layout::kQueryPanelBytes + step * 32),
+              group > 0 || panel > 0 || step > 0, T());
+        }
+      }
+    }
+    ptx::wgmma_commit();
+  }
+
+  __device__ void clear_values(RingPlace at, uint32_t valid) {
+    for (uint32_t i = threadIdx.x; i < (kTileKeys - valid) * kValuePanels * 8; i += kComputeThreads) {
+      const int panel = i / 8 % kValuePanels;
+      const uint32_t row = valid + i / (8 * kValuePanels);
+      int slot = at.slot + panel / kGroupPanels;
+      if (slot >= kRingGroups) slot -= kRingGroups;
+      *reinterpret_cast<uint4*>(ring_.smem + slot * kGroupBytes + panel % kGroupPanels * kPanelBytes + row * kRowBytes +
+                                i % 8 * 16) = make_uint4(0, 0, 0, 0);
+    }
+  }
+
+  __device__ void mask(float (&s)[kSums], const Segment& segment, uint32_t key, uint32_t absent) const {
+#pragma unroll
+    for (int c = 0; c < kOwnRows; ++c) {
+      const uint32_t limit = limit_of(segment, own_row(c));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t in_tile = own_key() + 8 * half;
+        if (key + in_tile >= limit || (absent >> (in_tile >> p_.log2_box) & 1) != 0)
+          s[c / 2 * 4 + 2 * half + c % 2] = -INFINITY;
+      }
+    }
+  }
+
+  // Scaled scores become P in shared memory; maxima and sums follow.
+  __device__ void softmax(float (&s)[kSums]) {
+    float largest[kOwnRows];
+    bool outgrown = false;
+#pragma unroll
+    for (int c = 0; c < kOwnRows; ++c) {
+      largest[c] = fmaxf(s[c / 2 * 4 + c % 2], s[c / 2 * 4 + 2 + c % 2]);
+      outgrown |= largest[c] > m_[c] + kStale;
+    }
+    // All warps are past the values of the tile before this one: P may be overwritten.
+    if (ptx::named_barrier_or(kMaximumBarrier, kComputeThreads, outgrown)) raise_maxima(largest);
+    float reference[kOwnRows];
+#pragma unroll
+    for (int c = 0; c < kOwnRows; ++c) reference[c] = m_[c] == -INFINITY ? 0.0f : m_[c];  // no key seen yet
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) {
+      s[i] = ptx::exp2_approx(s[i] - reference[row_of_sum(i)]);
+      l_[row_of_sum(i)] += s[i];
+    }
+    // Matrix j of a stmatrix: rows 8 (i + j / 2) of P, keys 16 warp + 8 (j % 2).
+    const uint32_t p_at = ring_.base + Layout::kP +
+                          tile::swizzled(lane() / 16 * 8 + lane() % 8, 2 * warp() + lane() / 8 % 2, kRowBytes);
+    uint32_t packed[2 * kRowGroups];
+#pragma unroll
+    for (int i = 0; i < 2 * kRowGroups; ++i) packed[i] = portable::pack(s[2 * i], s[2 * i + 1], T());
+#pragma unroll
+    for (int i = 0; i + 1 < kRowGroups; i += 2) {
+      ptx::stmatrix_x4_trans(p_at + i * 8 * kRowBytes, packed[2 * i], packed[2 * i + 1], packed[2 * i + 2],
+                             packed[2 * i + 3]);
+    }
+    if (kRowGroups % 2 == 1)
+      ptx::stmatrix_x2_trans(p_at + (kRowGroups - 1) * 8 * kRowBytes, packed[2 * kRowGroups - 2],
+                             packed[2 * kRowGroups - 1]);
+    ptx::async_proxy_fence();
+    ptx::named_barrier_sync(kPBarrier, kComputeThreads);
+  }
+
+  // New maxima over all keys of the tile and all before; what was summed up so far follows.
+  __device__ void raise_maxima(float (&largest)[kOwnRows]) {
+#pragma unroll
+    for (int c = 0; c < kOwnRows; ++c) {
+#pragma unroll
+      for (int step = 4; step < 32; step *= 2) largest[c] = fmaxf(largest[c], __shfl_xor_sync(~0u, largest[c], step));
+    }
+    if (lane() < 4) {
+#pragma unroll
+      for (int i = 0; i < kRowGroups; ++i)
+        *reinterpret_cast<float2*>(maxima(warp()) + 8 * i + pair()) = make_float2(largest[2 * i], largest[2 * i + 1]);
+    }
+    ptx::named_barrier_sync(kExchangeBarrier, kComputeThreads);
+#pragma unroll
+    for (int i = 0; i < kRowGroups; ++i) {
+      float m[2] = {m_[2 * i], m_[2 * i + 1]};
+#pragma unroll
+      for (int w = 0; w < kComputeWarps; ++w) {
+        const float2 other = *reinterpret_cast<const float2*>(maxima(w) + 8 * i + pair());
+        m[0] = fmaxf(m[0], other.x);
+        m[1] = fmaxf(m[1], other.y);
+      }
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const float reference = m[c] == -INFINITY ? 0.0f : m[c];
+        const float factor = ptx::exp2_approx(m_[2 * i + c] - reference);
+        m_[2 * i + c] = m[c];
+        l_[2 * i + c] *= factor;
+        if (first_) continue;
+#pragma unroll
+        for (int panel = 0; panel < kValuePanels; ++panel) {
+          o_[panel][4 * i + c] *= factor;
+          o_[panel][4 * i + 2 + c] *= factor;
+        }
+      }
+    }
+  }
+
+  // O^T += V^T P^T; gives the ring's groups back one by one.
+  __device__ void values(RingPlace at, bool last) {
+    const uint64_t p = ptx::wgmma_descriptor(ring_.base + Layout::kP);
+#pragma unroll
+    for (int panel = 0; panel < kValuePanels; ++panel) ptx::wgmma_tie(o_[panel]);
+    ptx::wgmma_fence();
+    RingPlace place = at;
+#pragma unroll
+    for (int group = 0; group < kTileGroups; ++group, place.next()) {
+      const uint64_t v = ptx::wgmma_descriptor(ring_.group(place.slot));
+#pragma unroll
+      for (int i = 0; i < kGroupPanels; ++i) {
+        const int panel = group * kGroupPanels + i;
+        if (panel >= kValuePanels) break;
+#pragma unroll
+        for (int step = 0; step < kTileKeys / 16; ++step) {
+          ptx::wgmma_ss<ptx::kMnMajor, ptx::kKMajor>(o_[panel],
+                                                     v + ptx::wgmma_offset(i * kPanelBytes + step * 16 * kRowBytes),
+                                                     p + ptx::wgmma_offset(step * 32), !first_ || step > 0, T());
+        }
+      }
+      ptx::wgmma_commit();
+    }
+    if (last) add_up_sums();  // hidden behind the products
+    place = at;
+    give_back<2>(place);
+    give_back<1>(place);
+    give_back<0>(place);
+  }
+
+  template <int kPending>
+  __device__ void give_back(RingPlace& place) {
+    ptx::wgmma_wait<kPending>();
+    constexpr int kFirst = (kTileGroups - 1 - kPending) * kGroupPanels;
+#pragma unroll
+    for (int panel = kFirst; panel < kFirst + kGroupPanels && panel < kValuePanels; ++panel)
+      ptx::wgmma_tie(o_[panel]);
+    if (lane() == 0) ptx::mbarrier_arrive(ring_.empty(place.slot));
+    place.next();
+  }
+
+  // Row sums over all threads of a row.
+  __device__ void add_up_sums() {
+#pragma unroll
+    for (int c = 0; c < kOwnRows; ++c) {
+#pragma unroll
+      for (int step = 4; step < 32; step *= 2) l_[c] += __shfl_xor_sync(~0u, l_[c], step);
+    }
+    if (lane() < 4) {
+#pragma unroll
+      for (int i = 0; i < kRowGroups; ++i)
+        *reinterpret_cast<float2*>(sums(warp()) + 8 * i + pair()) = make_float2(l_[2 * i], l_[2 * i + 1]);
+    }
+    ptx::named_barrier_sync(kExchangeBarrier, kComputeThreads);
+#pragma unroll
+    for (int i = 0; i < kRowGroups; ++i) {
+      float2 sum = {0, 0};
+#pragma unroll
+      for (int w = 0; w < kComputeWarps; ++w) {
+        const float2 part = *reinterpret_cast<const float2*>(sums(w) + 8 * i + pair());
+        sum.x += part.x;
+        sum.y += part.y;
+      }
+      l_[2 * i] = sum.x;
+      l_[2 * i + 1] = sum.y;
+    }
+  }
+
+  // Four threads write the maxima and sums of all rows.
+  __device__ void write_statistics(const Visit& visit, int rows) const {
+    const Segment& segment = visit.segment;
+    const bool whole = segment.whole();
+    if (whole && p_.lse == nullptr) return;
+#pragma unroll
+    for (int c = 0; c < kOwnRows; ++c) {
+      const int row = own_row(c);
+      if (row >= rows) continue;
+      if (whole) {
+        const portable::RowPlace place = portable::row_place<kRows>(p_, segment, row);
+        p_.lse[portable::offset_of(p_.lse_stride, segment, place)] =
+            l_[c] == 0.0f ? p_.empty_lse : portable::lse_of(m_[c], l_[c]);
+      } else {
+        p_.partial_ml[visit.partial_row + row] = make_float2(m_[c], l_[c]);
+      }
+    }
+  }
+
+  // After `transposed` a thread has four neighbouring columns of one row of each eight.
+  __device__ static int store_row() { return pair() + lane() / 4 % 2; }
+  __device__ static int store_column() { return 16 * warp() + lane() / 8 % 2 * 8 + lane() / 16 * 4; }
+
+  // Transposes four values of four lanes that differ in bits 2 and 3.
+  __device__ static float4 transposed(const float* v) {
+    const bool odd = (lane() & 4) != 0;
+    const bool upper = (lane() & 8) != 0;
+    const float low = __shfl_xor_sync(~0u, odd ? v[0] : v[1], 4);
+    const float high = __shfl_xor_sync(~0u, odd ? v[2] : v[3], 4);
+    // Columns of two lanes: (low half of the columns, high half).
+    const float2 a = odd ? make_float2(low, v[1]) : make_float2(v[0], low);
+    const float2 b = odd ? make_float2(high, v[3]) : make_float2(v[2], high);
+    const float x = __shfl_xor_sync(~0u, upper ? a.x : b.x, 8);
+    const float y = __shfl_xor_sync(~0u, upper ? a.y : b.y, 8);
+    return upper ? make_float4(x, y, b.x, b.y) : make_float4(a.x, a.y, x, y);
+  }
+
+  __device__ void write_columns(T* out, float4 v, float factor) const {
+    const uint2 packed = make_uint2(portable::pack(v.x * factor, v.y * factor, T()),
+                                    portable::pack(v.z * factor, v.w * factor, T()));
+    if (p_.out_aligned) {
+      *reinterpret_cast<uint2*>(out) = packed;
+      return;
+    }
+    for (int i = 0; i < 4; ++i) out[i] = reinterpret_cast<const T*>(&packed)[i];
+  }
+
+  const DecodeKernelParams& p_;
+  const Ring<Layout> ring_;
+  RingPlace place_;
+  uint32_t tile_ = 0;     // of the slice
+  uint32_t limit_ = 0;    // keys before it are visible to all rows
+  bool first_ = true;     // no tile of the segment is through
+  float m_[kOwnRows];     // maxima, scaled, in log2 units; may lag behind by kStale
+  float l_[kOwnRows];     // sums over this thread's keys, relative to m_; of all keys after the last tile
+  float o_[kValuePanels][kSums];
+};
+
+}  // namespace flashmla::cuda::hopper

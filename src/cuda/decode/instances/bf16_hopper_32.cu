@@ -1,0 +1,3 @@
+#include "cuda/decode/instances/instance.cuh"
+
+FLASHMLA_FEW_ROWS_INSTANCE(bf16_hopper_32_split, __nv_bfloat16, 32)

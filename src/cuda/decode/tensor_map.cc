@@ -1,0 +1,60 @@
+#include "cuda/decode/tensor_map.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+
+#include "core/text.h"
+#include "cuda/decode/config.h"
+#include "cuda/decode/table.h"
+
+namespace flashmla::cuda {
+
+namespace {
+
+// From the driver that is loaded, or null: nothing links against it.
+decltype(&cuTensorMapEncodeTiled) encoder() {
+  static const auto found = []() -> void* {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+    constexpr unsigned kVersion = 12000;  // the first that has it
+    const cudaError_t error =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, kVersion, cudaEnableDefault, &result);
+    return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? function : nullptr;
+  }();
+  return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
+}
+
+}  // namespace
+
+Result<CUtensorMap> kv_tensor_map(const DecodeParams& params, const DecodeShape& shape, Workspace workspace) {
+  const auto encode = encoder();
+  if (encode == nullptr) {
+    return unsupported("driver", "one without cuTensorMapEncodeTiled",
+                       "drivers of CUDA 12.0 and newer (or a portable kernel, Context::kernel)");
+  }
+  constexpr cuuint64_t kPanelWidth = 64;
+  const auto& stride = params.kv_cache.stride;
+  // A stride over a single page or token is never taken, and may be anything.
+  const auto bytes = [](int64_t count, int64_t elements) -> cuuint64_t {
+    return static_cast<cuuint64_t>(count <= 1 ? kMaxWidth : elements) * kElementBytes;
+  };
+  const cuuint64_t sizes[] = {kPanelWidth, static_cast<cuuint64_t>(shape.page_size), kMaxWidth / kPanelWidth,
+                              static_cast<cuuint64_t>(std::max<int64_t>(shape.pages, 1))};
+  const cuuint64_t strides[] = {bytes(shape.page_size, stride[1]), kPanelWidth * kElementBytes,
+                                bytes(shape.pages, stride[0])};
+  const cuuint32_t box[] = {kPanelWidth, 1u << log2_box(shape), 1, 1};
+  const cuuint32_t steps[] = {1, 1, 1, 1};
+  void* base = shape.pages == 0 ? workspace.data : const_cast<void*>(params.kv_cache.data);
+  CUtensorMap map;
+  const CUresult result = encode(
+      &map, shape.dtype == DType::kBFloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
+      base, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result == CUDA_SUCCESS) return map;
+  return unsupported("kv_cache",
+                     concat("strides of ", strides[0], " bytes a token and ", strides[2], " bytes a page"),
+                     "strides below 2^40 bytes on Hopper GPUs (or a portable kernel, Context::kernel)");
+}
+
+}  // namespace flashmla::cuda

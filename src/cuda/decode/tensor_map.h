@@ -1,0 +1,15 @@
+// The paged cache as the bulk copies of the Hopper kernels see it.
+#pragma once
+
+#include <cuda.h>
+
+#include "flashmla/decode.h"
+
+namespace flashmla::cuda {
+
+// Dimensions [pages][panels][tokens of a page][64 elements]; a box is 2^log2_box(shape) tokens of one panel, as it lies in
+// shared memory: rows of 128 bytes, swizzled. Made for one call, by value. `workspace` is an address that stands in for
+// a cache without pages.
+Result<CUtensorMap> kv_tensor_map(const DecodeParams& params, const DecodeShape& shape, Workspace workspace);
+
+}  // namespace flashmla::cuda
