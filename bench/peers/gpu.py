@@ -14,6 +14,7 @@ after some 50 ms of load).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import math
@@ -65,6 +66,7 @@ class Contender:
 
     def _estimate_us(self) -> float:
         """Also what has to happen once, outside of a capture: compilation, choice of kernels, first allocations."""
+        torch.cuda.synchronize()  # what was prepared, was so on another stream
         with torch.cuda.stream(self._stream):
             self.call(0)
             self._stream.synchronize()
@@ -138,8 +140,11 @@ class Timer:
                 try:
                     for i in range(calls):
                         step(i)
-                finally:
-                    graph.capture_end()
+                except BaseException:
+                    with contextlib.suppress(RuntimeError):  # the capture's own complaint would hide the reason
+                        graph.capture_end()
+                    raise
+                graph.capture_end()
         finally:
             if collects:
                 gc.enable()

@@ -14,7 +14,7 @@ from . import cpu
 from .adapters import Adapter, NotInstalled
 from .cases import Case
 from .problem import Problem, relative_error
-from .spread import Spread
+from .spread import Spread, spread_of
 
 
 @dataclasses.dataclass
@@ -77,7 +77,13 @@ def run(
     end = time.perf_counter() + options.seconds
     for done, case in enumerate(cases):
         share = max(0.0, end - time.perf_counter()) / (len(cases) - done)
-        entries = _run_case(case, present, bench, options, time.perf_counter() + share)
+        try:
+            entries = _run_case(case, present, bench, options, time.perf_counter() + share)
+        except Exception as error:  # memory, mostly; or a library has lost the GPU for all
+            entries = [Entry(case, adapter.library, adapter.kernel, "failed") for adapter in present]
+            for entry in entries:
+                _fail(entry, error, options)
+            bench.check()
         result.entries += entries
         if done == len(cases) - 1:
             for field, value in bench.ceilings().items():
@@ -149,6 +155,11 @@ class _Gpu:
     def ceilings(self) -> dict[str, float]:
         return self._ceilings.measure(self._timer, self._options.device)
 
+    def check(self) -> None:
+        """Raises where an earlier call has made the GPU unusable for this process."""
+        torch.cuda.empty_cache()
+        torch.cuda.synchronize()
+
     def time(self, problem: Problem, calls: dict[int, tuple[Entry, Callable]], until: float) -> None:
         contenders = {}
         with torch.inference_mode():
@@ -171,8 +182,6 @@ class _Gpu:
         torch.cuda.empty_cache()
 
     def _collect(self, entry: Entry, contender: Any) -> None:
-        from .spread import spread_of
-
         contender.replay("cold")
         entry.sm_clock_mhz = self._ceilings.sm_clock_mhz(self._timer, self._options.device)
         for field, name in (("time", "cold"), ("l2_warm", "warm"), ("chain", "chain")):
@@ -191,6 +200,9 @@ class _Cpu:
 
     def ceilings(self) -> dict[str, float]:
         return cpu.measure_ceilings()
+
+    def check(self) -> None:
+        """Nothing that a failure could have broken."""
 
     def time(self, problem: Problem, calls: dict[int, tuple[Entry, Callable]], until: float) -> None:
         with torch.inference_mode():

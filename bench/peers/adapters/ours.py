@@ -16,13 +16,6 @@ class Ours(Adapter):
     def load(self):
         import flashmla  # noqa: F401
 
-    def unsupported(self, case):
-        import flashmla
-
-        if torch.cuda.is_available() and not any(backend.device == "cuda" for backend in flashmla.backends()):
-            return "this build of flashmla has no CUDA back end"
-        return None
-
     def prepare(self, problem):
         import flashmla
 

@@ -7,8 +7,8 @@ import torch
 from ..cases import LATENT, SCALE
 from .base import Adapter
 
-MOST_PADDED_BYTES = 24 << 30  # of all flat caches of a case, on a GPU
-MOST_SCORE_BYTES = 8 << 30
+MOST_PADDED_BYTES = 12 << 30  # of two flat caches
+MOST_SCORE_BYTES = 2 << 30  # in fp32
 
 
 class _Torch(Adapter):
@@ -19,7 +19,7 @@ class _Torch(Adapter):
         scores = case.batch * case.seq_q * case.heads_q * case.longest * 4
         padded = 2 * case.batch * max(case.pages) * case.page_size * 1152
         if scores > MOST_SCORE_BYTES or padded > MOST_PADDED_BYTES:
-            return f"scores of {scores >> 30} GiB and keys of {padded >> 30} GiB: more than this bench gives it"
+            return f"{scores / 2**30:.1f} GiB of scores and {padded / 2**30:.1f} GiB of padded keys: more than this bench gives it"
         return None
 
     def version(self):

@@ -22,7 +22,7 @@ class TritonMLA(Adapter):
         try:
             self._decode = importlib.import_module(VLLM_KERNEL).decode_attention_fwd
             self.kernel = "vllm"
-        except ImportError:
+        except Exception:  # not there, or not usable without the rest of vLLM
             try:
                 from . import triton_kernel
             except ImportError as error:
