@@ -144,14 +144,15 @@ class Schedule {
     std::byte* base = scratch_ + worker * layout_.scratch.bytes;
     const Partial partial = partial_at(base + layout_.scratch.partial, shape);
     auto* visible = reinterpret_cast<int64_t*>(base + layout_.scratch.row_limits);
-    const auto most = set_rows(unit, shape, base, visible);
+    const VisibleKeys sees = set_rows(unit, shape, base, visible);
     KeyRange range = unit.plan.range(split);
-    range.end = std::min(range.end, most);
+    range.end = std::min(range.end, sees.most);
     if (range.begin >= range.end) {
       std::fill_n(partial.m, shape.padded_rows, -INFINITY);
       std::fill_n(partial.l, shape.padded_rows, 0.0f);
     } else {
-      attend_range(shape, base, visible, unit, range, partial);
+      const bool few_keys = kernel_.few_keys != nullptr && sees.few && range.begin < kFewKeys;
+      attend_range(few_keys ? *kernel_.few_keys : kernel_, shape, base, visible, unit, range, partial);
     }
     if (unit.plan.splits == 1) {
       for (int32_t row = 0; row < shape.rows; ++row) write_row(unit, shape, row, &partial, 1);
@@ -163,36 +164,43 @@ class Schedule {
     }
   }
 
-  // Addresses of the rows' queries and the keys that each row sees; returns the most that any sees.
-  int64_t set_rows(const Unit& unit, const ItemShape& shape, std::byte* base, int64_t* visible) const {
+  // By the rows of a tile.
+  struct VisibleKeys {
+    int64_t most = 0;
+    bool few = false;  // whether a row sees some keys, but at most kFewKeys
+  };
+
+  // Addresses of the rows' queries and the keys that each row sees.
+  VisibleKeys set_rows(const Unit& unit, const ItemShape& shape, std::byte* base, int64_t* visible) const {
     auto* first = reinterpret_cast<const std::byte**>(base + layout_.scratch.query_addresses);
     auto** second = first + kMaxTileRows;
-    int64_t most = 0;
+    VisibleKeys sees;
     for (int32_t row = 0; row < shape.rows; ++row) {
       const auto [token, head] = place(unit, row);
       first[row] = call_.query_first(unit.index, unit.request, token, head);
       second[row] = call_.query_second(unit.index, unit.request, token, head);
       visible[row] = call_.visible_keys(unit.request, token);
-      most = std::max(most, visible[row]);
+      sees.most = std::max(sees.most, visible[row]);
+      sees.few = sees.few || (visible[row] > 0 && visible[row] <= kFewKeys);
     }
-    return most;
+    return sees;
   }
 
-  void attend_range(const ItemShape& shape, std::byte* base, const int64_t* visible, const Unit& unit, KeyRange range,
-                    const Partial& partial) const {
+  void attend_range(const AttentionKernel& kernel, const ItemShape& shape, std::byte* base, const int64_t* visible,
+                    const Unit& unit, KeyRange range, const Partial& partial) const {
     const ScratchLayout& at = layout_.scratch;
     const Scratch scratch{
         base + at.queries, reinterpret_cast<float*>(base + at.scores),  base + at.weights,
         base + at.rows,    reinterpret_cast<float*>(base + at.rescale), reinterpret_cast<int32_t*>(base + at.visible)};
     auto* first = reinterpret_cast<const std::byte**>(base + at.query_addresses);
-    kernel_.load_queries(shape, scratch, first, first + kMaxTileRows);
+    kernel.load_queries(shape, scratch, first, first + kMaxTileRows);
     const KeyRows keys = call_.key_rows(unit.index, unit.request, unit.head_kv);
     const KeyRows values = call_.value_rows(unit.request, unit.head_kv);
     Block block{range.begin, 0, 0, true};
     for (; block.first < range.end; block.first += block.count, block.fresh = false) {
       block.count = static_cast<int32_t>(std::min<int64_t>(kBlockKeys, range.end - block.first));
       block.ahead = static_cast<int32_t>(std::min<int64_t>(kBlockKeys, range.end - block.first - block.count));
-      kernel_.attend(shape, scratch, keys, values, block, visible, partial);
+      kernel.attend(shape, scratch, keys, values, block, visible, partial);
     }
   }
 

@@ -17,6 +17,7 @@ struct ScoreBf16 {
   static constexpr int kVecs = 2;
   static constexpr int kTokens = 8;
   static constexpr bool kRemainder = true;
+  static constexpr bool kWidens = false;
 
   static __m512 zero() { return _mm512_setzero_ps(); }
   static __m512bh load(const Query* q) { return reinterpret_cast<__m512bh>(_mm512_loadu_si512(q)); }
@@ -88,8 +89,8 @@ struct CacheRows {
 }  // namespace
 
 const AttentionKernel& avx512_bf16_kernel() {
-  static constexpr AttentionKernel kKernel =
-      BlockKernel<Avx512, ScoreBf16, ValueBf16, CacheRows>::table("cpu_avx512_bf16_dot");
+  static const AttentionKernel kKernel =
+      BlockKernel<Avx512, ScoreBf16, ValueBf16, CacheRows>::table("cpu_avx512_bf16_dot", &avx512_kernel());
   return kKernel;
 }
 

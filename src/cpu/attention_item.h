@@ -57,6 +57,9 @@ struct Block {
   bool fresh = false;  // the first block of the item
 };
 
+// Rows that see at most this many keys have their scores summed in double (AttentionKernel::few_keys).
+inline constexpr int64_t kFewKeys = 32;
+
 struct AttentionKernel {
   const char* name;
   // Packs the rows' queries (first and second part by row) into scratch.queries.
@@ -66,12 +69,16 @@ struct AttentionKernel {
   // the beginnings of the key rows.
   void (*attend)(const ItemShape& shape, const Scratch& scratch, const KeyRows& keys, const KeyRows& values,
                  const Block& block, const int64_t* visible, const Partial& partial);
+  // What replaces this kernel where rows see few keys: their lse may be near 0, and fp32 sums of large terms that
+  // cancel would miss its bound. Null: this kernel sums in double itself.
+  const AttentionKernel* few_keys = nullptr;
 };
 
-// By instruction set; `dtype` picks among an instruction set's kernels.
-const AttentionKernel& scalar_kernel(DType dtype);
-const AttentionKernel& avx2_kernel(DType dtype);
-const AttentionKernel& avx512_kernel(DType dtype);
+// By instruction set, for every dtype.
+const AttentionKernel& scalar_kernel();
+const AttentionKernel& avx2_kernel();
+const AttentionKernel& avx512_kernel();
+// For bf16 alone.
 const AttentionKernel& avx512_bf16_kernel();
 
 }  // namespace flashmla

@@ -19,49 +19,32 @@
 
 namespace flashmla {
 
-// Score policy: fp32 keys and queries, fp32 sums.
-template <class Simd>
-struct ScoreF32 {
-  using Key = float;
-  using Query = float;
-  using Vec = typename Simd::F32;  // of queries or a broadcast key
-  using Sum = typename Simd::F32;
-  static constexpr int kLanes = Simd::kLanes;
-  static constexpr int kPack = 1;  // key elements a Key holds
-  static constexpr int kVecs = 2;
-  static constexpr int kTokens = Simd::kLanes == 16 ? 8 : 4;
-  static constexpr bool kRemainder = true;
-
-  static Sum zero() { return Simd::zero(); }
-  static Vec load(const Query* q) { return Simd::load(q); }
-  static Vec broadcast(const Key* k) { return Simd::set1(*k); }
-  static Sum dot(Sum sum, Vec q, Vec k) { return Simd::fma(q, k, sum); }
-  static void store(float* to, Sum sum, double scale) {
-    Simd::store(to, Simd::mul(sum, Simd::set1(static_cast<float>(scale))));
-  }
-  static Query pack_query(const float* q) { return *q; }
-};
-
-// Score policy: fp32 keys, double queries and sums. For fp32 inputs, whose lse is held to 1e-6, and for fp16, where
-// large terms that cancel cost fp32 sums more than the 1e-6 + 1.2e-4 |lse| by which a row that sees one key may differ.
+// Score policy: fp32 keys and queries, double products and sums. A row's lse may be near 0 with large terms that cancel
+// in its scores; fp32 sums then cost more than the 1e-6 + 1.2e-4 |lse| (fp32: 1e-6 |lse|) by which it may differ.
 template <class Simd>
 struct ScoreF64 {
   using Key = float;
+  using WideKey = double;  // keys are widened a stretch at a time, once for all rows of a tile
   using Query = double;
   using Vec = typename Simd::F64;
   using Sum = typename Simd::F64;
   static constexpr int kLanes = Simd::kLanes64;
   static constexpr int kPack = 1;
   static constexpr int kVecs = 2;
-  static constexpr int kTokens = 4;
+  static constexpr int kTokens = Simd::kScoreTokens64;
   static constexpr bool kRemainder = false;
+  static constexpr bool kWidens = true;
 
   static Sum zero() { return Simd::zero64(); }
   static Vec load(const Query* q) { return Simd::load64(q); }
-  static Vec broadcast(const Key* k) { return Simd::set64(static_cast<double>(*k)); }
+  static Vec broadcast(const WideKey* k) { return Simd::set64(*k); }
   static Sum dot(Sum sum, Vec q, Vec k) { return Simd::fma64(q, k, sum); }
   static void store(float* to, Sum sum, double scale) { Simd::store_scaled64(to, sum, scale); }
   static Query pack_query(const float* q) { return static_cast<double>(*q); }
+  // `count` elements; up to 7 more are read, and written.
+  static void widen(WideKey* to, const Key* from, int64_t count) {
+    for (int64_t d = 0; d < count; d += 8) Simd::widen8_fp32(to + d, from + d);
+  }
 };
 
 // Value policy: fp32 values and weights.
@@ -154,8 +137,9 @@ struct BlockKernel {
 
   // Rows scored with lanes along rows; the others, at most 12, with lanes along the key.
   static int vector_rows(const ItemShape& shape) {
+    if (!Score::kRemainder) return static_cast<int>((shape.rows + Score::kLanes - 1) / Score::kLanes * Score::kLanes);
     const int rest = shape.rows % kRowPad;
-    const bool by_key = Score::kRemainder && rest <= 12 && Source::key_reads_fit(shape, Score::kPack * Score::kLanes);
+    const bool by_key = rest <= 12 && Source::key_reads_fit(shape, Score::kPack * Score::kLanes);
     return by_key ? shape.rows - rest : shape.padded_rows;
   }
 
@@ -222,16 +206,32 @@ struct BlockKernel {
     for (int i = 0; i < kTokens; ++i) key[i] = reinterpret_cast<const typename Score::Key*>(keys[t + i]);
     const Query* query[kVecs];
     for (int v = 0; v < kVecs; ++v) query[v] = query_at(shape, scratch, 0, row + v * Score::kLanes);
-    const int64_t count = steps(shape);
-    for (int64_t d = 0; d < count; ++d) {
-      typename Score::Vec q[kVecs];
-      for (int v = 0; v < kVecs; ++v) q[v] = Score::load(query[v] + d * kRowPad);
+    // Steps [begin, begin + count) of the key; from[i]: token i's elements from step `begin` on.
+    const auto add = [&](const auto* const* from, int64_t begin, int64_t count) {
+      for (int64_t d = 0; d < count; ++d) {
+        typename Score::Vec q[kVecs];
+        for (int v = 0; v < kVecs; ++v) q[v] = Score::load(query[v] + (begin + d) * kRowPad);
 #pragma GCC unroll 8
-      for (int i = 0; i < kTokens; ++i) {
-        const auto k = Score::broadcast(key[i] + d);
+        for (int i = 0; i < kTokens; ++i) {
+          const auto k = Score::broadcast(from[i] + d);
 #pragma GCC unroll 2
-        for (int v = 0; v < kVecs; ++v) sum[i][v] = Score::dot(sum[i][v], q[v], k);
+          for (int v = 0; v < kVecs; ++v) sum[i][v] = Score::dot(sum[i][v], q[v], k);
+        }
       }
+    };
+    const int64_t count = steps(shape);
+    if constexpr (Score::kWidens) {
+      constexpr int64_t kStretch = 128;  // elements: 8 keys are 8 KB, a quarter of an L1 cache
+      alignas(64) typename Score::WideKey wide[kTokens][kStretch];
+      const typename Score::WideKey* from[kTokens];
+      for (int i = 0; i < kTokens; ++i) from[i] = wide[i];
+      for (int64_t begin = 0; begin < count; begin += kStretch) {
+        const int64_t stretch = count - begin < kStretch ? count - begin : kStretch;
+        for (int i = 0; i < kTokens; ++i) Score::widen(wide[i], key[i] + begin, stretch);
+        add(from, begin, stretch);
+      }
+    } else {
+      add(key, 0, count);
     }
     for (int i = 0; i < kTokens; ++i) {
       for (int v = 0; v < kVecs; ++v) {
@@ -426,7 +426,9 @@ struct BlockKernel {
     accumulate(shape, scratch, value_block);
   }
 
-  static constexpr AttentionKernel table(const char* name) { return {name, load_queries, attend}; }
+  static constexpr AttentionKernel table(const char* name, const AttentionKernel* few_keys = nullptr) {
+    return {name, load_queries, attend, few_keys};
+  }
 };
 
 // Source of key rows: widened to fp32 in scratch, zero past d_qk.
@@ -460,8 +462,6 @@ struct WidenedRows {
 };
 
 template <class Simd>
-using F32Kernel = BlockKernel<Simd, ScoreF32<Simd>, ValueF32<Simd>, WidenedRows<Simd>>;
-template <class Simd>
-using F64ScoreKernel = BlockKernel<Simd, ScoreF64<Simd>, ValueF32<Simd>, WidenedRows<Simd>>;
+using WideKernel = BlockKernel<Simd, ScoreF64<Simd>, ValueF32<Simd>, WidenedRows<Simd>>;
 
 }  // namespace flashmla

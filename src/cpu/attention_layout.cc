@@ -19,8 +19,7 @@ ScratchLayout ScratchLayout::of(const ItemShape& shape) {
     return offset;
   };
   const int64_t width = shape.padded_dim;
-  const int64_t query_bytes = shape.dtype == DType::kBFloat16 ? sizeof(float) : sizeof(double);
-  layout.queries = take(width * shape.padded_rows * query_bytes);
+  layout.queries = take(width * shape.padded_rows * static_cast<int64_t>(sizeof(double)));
   layout.scores = take(int64_t{kBlockKeys} * shape.padded_rows * 4);
   layout.weights = take(int64_t{kBlockKeys} * shape.padded_rows * 4);
   layout.rows = take((2 * int64_t{kBlockKeys} + 1) * width * 4);

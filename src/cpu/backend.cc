@@ -31,10 +31,10 @@ const AttentionKernel& kernel_of(Isa isa, DType dtype) {
     case Isa::kAvx512Bf16:
       if (dtype == DType::kBFloat16) return avx512_bf16_kernel();
       [[fallthrough]];
-    case Isa::kAvx512: return avx512_kernel(dtype);
-    case Isa::kAvx2: return avx2_kernel(dtype);
+    case Isa::kAvx512: return avx512_kernel();
+    case Isa::kAvx2: return avx2_kernel();
 #endif
-    default: return scalar_kernel(dtype);
+    default: return scalar_kernel();
   }
 }
 

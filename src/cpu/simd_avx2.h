@@ -12,6 +12,7 @@ struct Avx2 {
   using F64 = __m256d;
   static constexpr int kLanes = 8;
   static constexpr int kLanes64 = 4;
+  static constexpr int kScoreTokens64 = 4;
   static constexpr int kPvRows = 4;
 
   static F32 zero() { return _mm256_setzero_ps(); }
@@ -42,21 +43,16 @@ struct Avx2 {
     _mm_storeu_ps(p, _mm256_cvtpd_ps(_mm256_mul_pd(x, _mm256_set1_pd(scale))));
   }
 
+  static void widen8_fp32(double* to, const float* from) {
+    _mm256_storeu_pd(to, _mm256_cvtps_pd(_mm_loadu_ps(from)));
+    _mm256_storeu_pd(to + 4, _mm256_cvtps_pd(_mm_loadu_ps(from + 4)));
+  }
   static void widen8_bf16(float* to, const uint16_t* from) {
     const __m256i bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
     _mm256_storeu_ps(to, _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16)));
   }
   static void widen8_fp16(float* to, const uint16_t* from) {
     _mm256_storeu_ps(to, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
-  }
-
-  static F32 reduce_each(F32* x) {
-    for (int i = 0; i < 4; ++i) {  // halves of x_i and x_i+4
-      x[i] = _mm256_add_ps(_mm256_permute2f128_ps(x[i], x[i + 4], 0x20), _mm256_permute2f128_ps(x[i], x[i + 4], 0x31));
-    }
-    const F32 low = _mm256_hadd_ps(x[0], x[1]);
-    const F32 high = _mm256_hadd_ps(x[2], x[3]);
-    return _mm256_hadd_ps(low, high);
   }
 };
 

@@ -10,9 +10,10 @@ namespace flashmla {
 struct Avx512 {
   using F32 = __m512;
   using F64 = __m512d;
-  static constexpr int kLanes = 16;   // of F32
-  static constexpr int kLanes64 = 8;  // of F64
-  static constexpr int kPvRows = 8;   // query rows x 2 vectors of output held in registers
+  static constexpr int kLanes = 16;         // of F32
+  static constexpr int kLanes64 = 8;        // of F64
+  static constexpr int kScoreTokens64 = 8;  // keys x 2 vectors of scores held in registers
+  static constexpr int kPvRows = 8;         // query rows x 2 vectors of output held in registers
 
   static F32 zero() { return _mm512_setzero_ps(); }
   static F32 set1(float x) { return _mm512_set1_ps(x); }
@@ -43,6 +44,10 @@ struct Avx512 {
     _mm256_storeu_ps(p, _mm512_cvtpd_ps(_mm512_mul_pd(x, _mm512_set1_pd(scale))));
   }
 
+  static void widen8_fp32(double* to, const float* from) {
+    _mm512_storeu_pd(to, _mm512_cvtps_pd(_mm256_loadu_ps(from)));
+  }
+
   // Eight elements to fp32.
   static void widen8_bf16(float* to, const uint16_t* from) {
     const __m256i bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
@@ -52,7 +57,7 @@ struct Avx512 {
     _mm256_storeu_ps(to, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
   }
 
-  // Sums of 16 vectors: lane i of the result is the sum of the lanes of x[i].
+  // Sums of 16 vectors, in AVX-512 alone: lane i of the result is the sum of the lanes of x[i].
   static F32 reduce_each(F32* x) {
     for (int i = 0; i < 8; ++i) {  // lanes of 8 pairs: [x_i | x_i+8] halves
       x[i] = _mm512_add_ps(_mm512_shuffle_f32x4(x[i], x[i + 8], 0x44), _mm512_shuffle_f32x4(x[i], x[i + 8], 0xee));

@@ -12,6 +12,7 @@ namespace flashmla {
 struct Scalar {
   static constexpr int kLanes = 4;
   static constexpr int kLanes64 = 4;
+  static constexpr int kScoreTokens64 = 4;
   static constexpr int kPvRows = 4;
   struct F32 {
     float lane[kLanes];
@@ -88,15 +89,14 @@ struct Scalar {
     for (int i = 0; i < kLanes64; ++i) p[i] = static_cast<float>(x.lane[i] * scale);
   }
 
+  static void widen8_fp32(double* to, const float* from) {
+    for (int i = 0; i < 8; ++i) to[i] = static_cast<double>(from[i]);
+  }
   static void widen8_bf16(float* to, const uint16_t* from) {
     for (int i = 0; i < 8; ++i) to[i] = to_float(BFloat16{from[i]});
   }
   static void widen8_fp16(float* to, const uint16_t* from) {
     for (int i = 0; i < 8; ++i) to[i] = to_float(Float16{from[i]});
-  }
-
-  static F32 reduce_each(F32* x) {
-    return each([&](int i) { return (x[i].lane[0] + x[i].lane[1]) + (x[i].lane[2] + x[i].lane[3]); });
   }
 };
 
