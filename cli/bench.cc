@@ -31,6 +31,10 @@ Examples:
   flashmla bench decode --set cpu --json cpu.json --csv cpu.csv
   flashmla bench decode --set lengths --heads-q 128 --plot lengths.svg --roofline roofline.svg
   flashmla bench decode --set cpu --isa avx2 --threads 1 --seconds 3
+  flashmla bench decode --peers all --plot pictures
+
+With --peers, flashmla and other libraries take turns on the same inputs, on the GPU where there is one. Python runs
+them, with sets and flags of its own (--hot, --eager, --log, --format, --device): flashmla bench decode --peers all --help
 
 Exit codes: 0 right, 1 wrong result (not timed), 2 bad usage.)";
 
@@ -40,6 +44,7 @@ struct BenchFlags {
   std::string csv_file;
   std::string plot_file;
   std::string roofline_file;
+  std::string peers;  // never read: main.cc has handed over by then
   std::string commit;
   double seconds = 10;
   double inject_error = 0;
@@ -73,6 +78,7 @@ void add_bench(CLI::App& program, Action& action) {
   add_shape_flags(*command, flags->shape);
   add_choice(*command, "--set", flags->set, bench_set_names(), "a named set of shapes");
   add_number(*command, "--seconds", flags->seconds, 0.001, 3600, "most time of timed repeats for each shape (10)");
+  add_text(*command, "--peers", flags->peers, "all|LIST", "compare with other libraries (needs Python with torch)");
   add_text(*command, "--csv", flags->csv_file, "FILE", "also write the rows as CSV");
   add_text(*command, "--plot", flags->plot_file, "FILE", "draw GB/s over cached length (SVG)");
   add_text(*command, "--roofline", flags->roofline_file, "FILE", "draw the roofline (SVG)");
@@ -83,6 +89,7 @@ void add_bench(CLI::App& program, Action& action) {
     finish_shape_flags(*command, flags->shape);
     action = [command, flags] { return run_bench(*command, *flags); };
   });
+  add_bench_compare(*bench, action);
   add_bench_linear(*bench, action);
   add_bench_model(*bench, action);
 }

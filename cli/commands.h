@@ -12,6 +12,7 @@ using Action = std::function<int()>;  // returns an ExitCode; may throw UsageErr
 void add_info(CLI::App& program, Action& action);
 void add_verify(CLI::App& program, Action& action);
 void add_bench(CLI::App& program, Action& action);
+void add_bench_compare(CLI::App& bench, Action& action);
 void add_bench_linear(CLI::App& bench, Action& action);
 void add_bench_model(CLI::App& bench, Action& action);
 void add_demo(CLI::App& program, Action& action);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "bench_peers.h"
 #include "commands.h"
 #include "exit_code.h"
 #include "flashmla/version.h"
@@ -92,6 +93,7 @@ int run(int argc, char** argv) {
     return kExitBadUsage;
   }
   try {
+    if (asks_for_peers(argc, argv)) become_peers(argc, argv);
     program.parse(argc, argv);
     return action();
   } catch (const CLI::ParseError& error) {

@@ -71,10 +71,14 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--batch", type=_positive, help="a shape of your own: requests (1)")
     made.add_argument("--heads-q", type=_positive, help="query heads (16)")
     made.add_argument("--seq-q", type=_positive, help="new tokens of each request (1)")
-    made.add_argument("--seq-k", metavar="N[,N..]|LO:HI", help="cached tokens: a shape each, or drawn for each request (4096)")
+    made.add_argument(
+        "--seq-k", metavar="N[,N..]|LO:HI", help="cached tokens: a shape each, or drawn for each request (4096)"
+    )
     made.add_argument("--page-size", type=_positive, help="tokens of a page (64)")
     made.add_argument("--device", choices=("cuda", "cpu"), help="default: the GPU where there is one")
-    made.add_argument("--seconds", type=float, default=90.0, help="time for the whole run; every case gets five rounds (90)")
+    made.add_argument(
+        "--seconds", type=float, default=90.0, help="time for the whole run; every case gets five rounds (90)"
+    )
     made.add_argument("--hot", action="store_true", help="also after one second of load: the column chip_hot_us")
     made.add_argument("--eager", action="store_true", help="also without CUDA graphs: the column eager_us")
     made.add_argument("--json", metavar="FILE", help="results; written after every case")
@@ -99,7 +103,9 @@ def cases_of(options: argparse.Namespace, device: torch.device) -> tuple[list[st
     made = []
     for name, lengths in _lengths(options.seq_k or "4096", batch):
         if min(lengths) < tokens:
-            raise ValueError(f"--seq-k: got {min(lengths)} with --seq-q {tokens}; want at least as many cached tokens as new ones")
+            raise ValueError(
+                f"--seq-k: got {min(lengths)} with --seq-q {tokens}; want at least as many cached tokens as new ones"
+            )
         title = f"b{batch} h{options.heads_q or 16}{f' s_q {tokens}' if tokens > 1 else ''} {name}"
         made.append(Case(title, options.heads_q or 16, lengths, tokens, options.page_size or 64))
     return [], made
@@ -168,7 +174,9 @@ def _bench(options, device, names: list[str], cases: list[Case], adapters: list[
     if options.csv:
         pathlib.Path(options.csv).write_text(report.csv_of(rows), encoding="utf-8")
         if any(row["name"].startswith("tutorial ") for row in rows):
-            pathlib.Path(options.csv).with_suffix(".tutorial.csv").write_text(report.tutorial_csv_of(rows), encoding="utf-8")
+            pathlib.Path(options.csv).with_suffix(".tutorial.csv").write_text(
+                report.tutorial_csv_of(rows), encoding="utf-8"
+            )
     if options.plot:
         from .plots import draw_or_say_why
 

@@ -129,7 +129,7 @@ class Timer:
         self._word.fill_(1.0)
 
     def capture(self, step: Callable[[int], object], calls: int) -> torch.cuda.CUDAGraph:
-        """A graph of `step(0)` .. `step(calls - 1)`. (`torch.cuda.graph` collects garbage first, half a second each time.)"""
+        """A graph of `step(0)` .. `step(calls - 1)`. (`torch.cuda.graph` collects garbage first: half a second a time.)"""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         collects = gc.isenabled()
@@ -160,7 +160,7 @@ class Timer:
         return 1e3 * begin.elapsed_time(end)
 
     def between_us(self, calls: int) -> float:
-        """Time of so many kernels of the kind that stands between calls, alone: median, measured once for each count."""
+        """Time of so many of the kernels that stand between calls, alone: the median, measured once for each count."""
         if calls not in self._between:
             graph = self.capture(lambda _: self.launch_between(), calls)
             self.replay_us(graph)
@@ -195,7 +195,7 @@ def take_turns(contenders: dict[str, Contender], seconds: float) -> dict[str, Fa
         for column in ("cold", "warm", "chain"):
             for name, contender in contenders.items():
                 if name not in failed:
-                    _guarded(failed, name, lambda c=contender: c.replay(column))
+                    _guarded(failed, name, lambda c=contender, graph=column: c.replay(graph))
     return failed
 
 

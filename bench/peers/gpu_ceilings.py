@@ -36,7 +36,9 @@ if triton is not None:
     def _clock(out, spin_ns):
         """Processor clocks and nanoseconds of a spin."""
         begin = tl.extra.cuda.globaltimer()
-        clock_begin = tl.inline_asm_elementwise("mov.u64 $0, %clock64;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
+        clock_begin = tl.inline_asm_elementwise(
+            "mov.u64 $0, %clock64;", "=l", [], dtype=tl.int64, is_pure=False, pack=1
+        )
         now = begin
         while now < begin + spin_ns:
             now = tl.extra.cuda.globaltimer()
@@ -76,7 +78,7 @@ def _read_times_us(timer, data, device):
         sink = torch.empty(grid, dtype=torch.int32, device=device)
         each = data.numel() // (grid * block)
 
-        def read(_):
+        def read(_, grid=grid, sink=sink, each=each, block=block, warps=warps):
             _read[(grid,)](data, sink, each, BLOCK=block, num_warps=warps)
 
         with torch.cuda.stream(timer.stream):

@@ -43,7 +43,10 @@ def _lines(axes: Any, rows: Rows, x: str, y: str) -> None:
         times = [row["time_us"] for row in points]
         values = [row[y] for row in points]
         if y == "time_us":
-            bars = [[t - r["time_us_p10"] for t, r in zip(times, points)], [r["time_us_p90"] - t for t, r in zip(times, points)]]
+            bars = [
+                [t - r["time_us_p10"] for t, r in zip(times, points)],
+                [r["time_us_p90"] - t for t, r in zip(times, points)],
+            ]
         else:
             bars = [
                 [v - v * t / r["time_us_p90"] for v, t, r in zip(values, times, points)],
@@ -71,8 +74,21 @@ def bandwidth(axes: Any, document: dict[str, Any]) -> bool:
     peak = document["ceilings"].get("read_gbps")
     if peak:
         axes.axhline(peak, color="#444444", linestyle="--", linewidth=1)
-        axes.text(0.99, peak, f"read ceiling {peak:.0f} GB/s", ha="right", va="bottom", fontsize=8, transform=axes.get_yaxis_transform())
-    axes.set(xscale="log", xlabel="mean cached length", ylabel="GB/s", title=f"b {group[0]['batch']}, h_q {group[0]['heads_q']}")
+        axes.text(
+            0.99,
+            peak,
+            f"read ceiling {peak:.0f} GB/s",
+            ha="right",
+            va="bottom",
+            fontsize=8,
+            transform=axes.get_yaxis_transform(),
+        )
+    axes.set(
+        xscale="log",
+        xlabel="mean cached length",
+        ylabel="GB/s",
+        title=f"b {group[0]['batch']}, h_q {group[0]['heads_q']}",
+    )
     axes.set_xscale("log", base=2)
     axes.set_ylim(bottom=0)
     return True
@@ -108,7 +124,10 @@ def roofline(axes: Any, document: dict[str, Any]) -> bool:
     for name, points in _series(document["rows"], "flops").items():
         x = [row["flops"] / row["bytes"] for row in points]
         axes.scatter(x, [row["tflops"] for row in points], s=18, label=name, color=COLORS.get(name))
-    most = max(ceilings["gemm_tflops"] / ceilings["read_gbps"] * 1e3, *(r["flops"] / r["bytes"] for r in document["rows"])) * 2
+    most = (
+        max(ceilings["gemm_tflops"] / ceilings["read_gbps"] * 1e3, *(r["flops"] / r["bytes"] for r in document["rows"]))
+        * 2
+    )
     least = min(row["flops"] / row["bytes"] for row in document["rows"]) / 2
     x = [least * (most / least) ** (i / 100) for i in range(101)]
     roof = [min(ceilings["gemm_tflops"], value * ceilings["read_gbps"] * 1e-3) for value in x]

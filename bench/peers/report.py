@@ -21,9 +21,10 @@ from .sets import TUTORIAL_LENGTHS
 
 OURS = "flashmla"
 GPU_METHOD = (
-    "CUDA graphs of calls, planning outside; every contender replays in turn, after 15 ms of rest; time_us: keys rotate over 300 MiB "
-    "or more (L2 cold), an ordinary kernel between the calls, its time subtracted; l2_warm_us: as time_us, the same keys "
-    "each time; chain_us: calls back to back, L2 cold; chip_hot_us: as time_us after one second of load; eager_us: calls without a graph"
+    "CUDA graphs of calls, planning outside; contenders replay in turns, after 15 ms of rest; time_us: keys rotate over "
+    "300 MiB or more (L2 cold), an ordinary kernel between the calls, its time subtracted; l2_warm_us: as time_us, the "
+    "same keys each time; chain_us: calls back to back, L2 cold; chip_hot_us: as time_us, after one second of load; "
+    "eager_us: calls without a graph"
 )
 CPU_METHOD = "contenders take turns of one untimed and four timed calls; the caches rotate over 96 MiB or more"
 
@@ -71,7 +72,10 @@ def rows_of(run: Run) -> list[dict[str, Any]]:
 
 def left_out_of(run: Run) -> list[dict[str, str]]:
     """Every library and case without a time, and why."""
-    absent = [dict(library=n.split()[0], kernel=n.split()[-1], name="", status="absent", reason=r) for n, r in run.absent.items()]
+    absent = [
+        dict(library=n.split()[0], kernel=n.split()[-1], name="", status="absent", reason=r)
+        for n, r in run.absent.items()
+    ]
     return absent + [
         dict(library=e.library, kernel=e.kernel, name=e.case.name, status=e.status, reason=e.reason)
         for e in run.entries
@@ -209,7 +213,10 @@ def _short(name: str) -> str:
 
 def closing_text(run: Run, rows: list[dict[str, Any]]) -> str:
     """Ceilings, what took no part, and the tutorial's ratios."""
-    lines = ["", "Ceilings of this run: " + (", ".join(f"{k} {v:.5g}" for k, v in run.ceilings.items()) or "not measured")]
+    lines = [
+        "",
+        "Ceilings of this run: " + (", ".join(f"{k} {v:.5g}" for k, v in run.ceilings.items()) or "not measured"),
+    ]
     lines += [f"left out: {name}: {reason}" for name, reason in run.absent.items()]
     seen = set()
     for entry in run.entries:

@@ -125,7 +125,9 @@ def _prepare(adapter: Adapter, problem: Problem, expected: dict[int, torch.Tenso
         return entry, None
     if not entry.error <= adapter.most_relative_error:
         entry.status = "wrong"
-        entry.reason = f"relative error {entry.error:.2g} of the double-precision formula; want {adapter.most_relative_error:g}"
+        entry.reason = (
+            f"relative error {entry.error:.2g} of the double-precision formula; want {adapter.most_relative_error:g}"
+        )
         return entry, None
     return entry, call
 

@@ -60,3 +60,17 @@ require_cmake() {
   pip_require cmake
   PATH=$venv/bin:$PATH
 }
+
+# install_package CUDA: this checkout's Python package into .dev/venv, with the CUDA kernels (ON) or without (OFF).
+install_package() {
+  local log=$state/pip-build.log
+  require_cmake
+  say "pip install . (compiles the Python module)"
+  # Named as CMake names them by itself: under another name the cache would not know its own work.
+  CC=${CC:-cc} CXX=${CXX:-c++} "$venv/bin/python" -m pip install --disable-pip-version-check --no-build-isolation \
+    --no-deps --force-reinstall --config-settings=build-dir="$state/python-build" \
+    --config-settings=cmake.define.FLASHMLA_CUDA="$1" . >"$log" 2>&1 || {
+    tail -n 40 "$log" >&2
+    die "the Python package could not be built (log: $log)"
+  }
+}

@@ -16,7 +16,7 @@ command_test() {
   require "${needs_build[@]}"
   # The Python stage compiles what the C++ stage has compiled: from the cache. Elsewhere ccache is used where it is.
   if [[ $(id -u) -eq 0 ]] && command -v apt-get >/dev/null; then require "command:ccache ccache"; fi
-  pip_require python-build test
+  pip_require python-build test plot
   if ((lite)); then export FLASHMLA_TEST_LITE=1; else pip_require torch jax; fi
 
   stage cpp test_cpp
@@ -58,16 +58,7 @@ test_cpp() {
 # Not editable: the tests see what a user gets from `pip install .`, but for the CUDA kernels, which would compile for minutes
 # where a toolkit is.
 test_python() {
-  require_cmake
-  say "pip install . (compiles the Python module)"
-  local log=$state/pip-build.log
-  # Named as CMake names them by itself: under another name the cache would not know its own work.
-  CC=${CC:-cc} CXX=${CXX:-c++} "$venv/bin/python" -m pip install --disable-pip-version-check --no-build-isolation \
-    --no-deps --force-reinstall --config-settings=build-dir="$state/python-build" \
-    --config-settings=cmake.define.FLASHMLA_CUDA="${DEV_CUDA:-OFF}" . >"$log" 2>&1 || {
-    tail -n 40 "$log" >&2
-    die "the Python package could not be built (log: $log)"
-  }
+  install_package "${DEV_CUDA:-OFF}"
   (cd tests/python && "$venv/bin/python" -m pytest -q -ra --junitxml="$results/python.xml" .)
 }
 

@@ -34,8 +34,8 @@ class FlashInfer(Adapter):
             warnings.simplefilter("ignore")  # of its form of arguments
             wrapper.plan(
                 torch.arange(case.batch + 1, dtype=torch.int32, device=problem.device) * case.seq_q,
-                counts.cumsum(0).int(), pages, problem.seq_lens, case.heads_q, LATENT, ROPE, case.page_size, True, SCALE,
-                torch.bfloat16, torch.bfloat16,
+                counts.cumsum(0).int(), pages, problem.seq_lens, case.heads_q, LATENT, ROPE, case.page_size, True,
+                SCALE, torch.bfloat16, torch.bfloat16,
             )  # fmt: skip
         out = torch.empty_like(latent)
 

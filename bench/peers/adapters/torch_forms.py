@@ -19,7 +19,8 @@ class _Torch(Adapter):
         scores = case.batch * case.seq_q * case.heads_q * case.longest * 4
         padded = 2 * case.batch * max(case.pages) * case.page_size * 1152
         if scores > MOST_SCORE_BYTES or padded > MOST_PADDED_BYTES:
-            return f"{scores / 2**30:.1f} GiB of scores and {padded / 2**30:.1f} GiB of padded keys: more than this bench gives it"
+            sizes = f"{scores / 2**30:.1f} GiB of scores and {padded / 2**30:.1f} GiB of padded keys"
+            return f"{sizes}: more than this bench gives it"
         return None
 
     def version(self):
@@ -57,7 +58,7 @@ class TorchMatmul(_Torch):
 
 
 class TorchSdpa(_Torch):
-    """torch's scaled_dot_product_attention; the query heads stand where query tokens usually do, so no key is copied."""
+    """torch's scaled_dot_product_attention; query heads stand where query tokens usually do, so that no key is copied."""
 
     kernel = "sdpa"
 

@@ -11,7 +11,8 @@ KEYS = 32
 
 @triton.jit
 def _part(q, cache, table, lengths, parts, scale, heads, table_width, splits,
-          PAGE: tl.constexpr, HEADS: tl.constexpr, KEYS: tl.constexpr, LATENT: tl.constexpr, ROPE: tl.constexpr):  # fmt: skip
+          PAGE: tl.constexpr, HEADS: tl.constexpr, KEYS: tl.constexpr, LATENT: tl.constexpr,
+          ROPE: tl.constexpr):  # fmt: skip
     """One split of one request for HEADS heads: its output, normalised, and behind it the log of its sum."""
     request, group, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     width: tl.constexpr = LATENT + ROPE

@@ -1,5 +1,5 @@
-"""Triton: vLLM's MLA decode kernel where it can be imported, with the splits that vLLM chooses; else `triton_kernel`, a plain
-kernel of ours without tuning."""
+"""Triton: vLLM's MLA decode kernel where it can be imported, with the splits that vLLM chooses; else `triton_kernel`, a
+plain kernel of ours without tuning."""
 
 from __future__ import annotations
 
