@@ -31,10 +31,9 @@ Examples:
   flashmla bench decode --set cpu --json cpu.json --csv cpu.csv
   flashmla bench decode --set lengths --heads-q 128 --plot lengths.svg --roofline roofline.svg
   flashmla bench decode --set cpu --isa avx2 --threads 1 --seconds 3
-  flashmla bench decode --peers all --plot pictures
 
-With --peers, flashmla and other libraries take turns on the same inputs, on the GPU where there is one. Python runs
-them, with sets and flags of its own (--hot, --eager, --log, --format, --device): flashmla bench decode --peers all --help
+With `--peers all --plot FOLDER`, flashmla and other libraries take turns on the same inputs, on the GPU where there is
+one. Python runs them, with sets and flags of its own (--hot, --eager, --log, --format, --device): see `--peers all --help`.
 
 Exit codes: 0 right, 1 wrong result (not timed), 2 bad usage.)";
 

@@ -21,7 +21,7 @@ try:
     from flashmla.peers.cli import main
 except ImportError as error:
     print(f"flashmla: --peers: {sys.executable} cannot import what it needs: {error}; want a Python that has flashmla "
-          "and torch, named by FLASHMLA_PYTHON", file=sys.stderr)
+          "and torch, named by FLASHMLA_PYTHON\nTry 'flashmla bench decode --help'.", file=sys.stderr)
     sys.exit(2)
 sys.exit(main(sys.argv[1:])))";
 

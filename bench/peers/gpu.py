@@ -129,7 +129,7 @@ class Timer:
         self._word.fill_(1.0)
 
     def capture(self, step: Callable[[int], object], calls: int) -> torch.cuda.CUDAGraph:
-        """A graph of `step(0)` .. `step(calls - 1)`. (`torch.cuda.graph` collects garbage first: half a second a time.)"""
+        """A graph of `step(0)` .. `step(calls - 1)`. (`torch.cuda.graph` collects garbage first, which takes long.)"""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         collects = gc.isenabled()

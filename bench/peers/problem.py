@@ -88,6 +88,6 @@ class Problem:
 
 
 def relative_error(out: torch.Tensor, expected: dict[int, torch.Tensor]) -> float:
-    """Norm of the difference over the norm of the formula's result, the largest of all requests given. NaN stays NaN."""
+    """Norm of the difference over the norm of the formula's result, the largest of the requests. NaN stays NaN."""
     errors = [((out[i].double() - want).norm() / want.norm()).item() for i, want in expected.items()]
     return float("nan") if any(math.isnan(e) for e in errors) else max(errors)

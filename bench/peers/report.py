@@ -21,10 +21,10 @@ from .sets import TUTORIAL_LENGTHS
 
 OURS = "flashmla"
 GPU_METHOD = (
-    "CUDA graphs of calls, planning outside; contenders replay in turns, after 15 ms of rest; time_us: keys rotate over "
-    "300 MiB or more (L2 cold), an ordinary kernel between the calls, its time subtracted; l2_warm_us: as time_us, the "
-    "same keys each time; chain_us: calls back to back, L2 cold; chip_hot_us: as time_us, after one second of load; "
-    "eager_us: calls without a graph"
+    "CUDA graphs of calls, planning outside; contenders replay in turns, after 15 ms of rest; time_us: keys rotate "
+    "over 300 MiB or more (L2 cold), an ordinary kernel between the calls, its time subtracted; l2_warm_us: the same "
+    "with the same keys each time; chain_us: calls back to back, L2 cold; chip_hot_us: as time_us, after a second of "
+    "load; eager_us: calls without a graph"
 )
 CPU_METHOD = "contenders take turns of one untimed and four timed calls; the caches rotate over 96 MiB or more"
 

@@ -123,11 +123,10 @@ def _prepare(adapter: Adapter, problem: Problem, expected: dict[int, torch.Tenso
     except Exception as error:
         _fail(entry, error, options)
         return entry, None
-    if not entry.error <= adapter.most_relative_error:
+    most = adapter.most_relative_error
+    if not entry.error <= most:  # nor where it is not a number
         entry.status = "wrong"
-        entry.reason = (
-            f"relative error {entry.error:.2g} of the double-precision formula; want {adapter.most_relative_error:g}"
-        )
+        entry.reason = f"relative error {entry.error:.2g} to the double-precision formula; want at most {most:g}"
         return entry, None
     return entry, call
 

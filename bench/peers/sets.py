@@ -18,8 +18,8 @@ def _low_batch() -> list[Case]:
 
 def _ragged() -> list[Case]:
     return [
-        between(128, 16, 2048, 6143), normal(128, 16, 4096), normal(128, 128, 4096), normal(128, 128, 16384), skewed(16),
-        skewed(128),
+        between(128, 16, 2048, 6143), normal(128, 16, 4096), normal(128, 128, 4096), normal(128, 128, 16384),
+        skewed(16), skewed(128),
     ]  # fmt: skip
 
 

@@ -1,5 +1,5 @@
-"""FlashAttention-3 with `q_v`, as vLLM's wheel brings it: q and k are the RoPE parts, `q_v` and v the latent parts. It is
-loaded as a library of torch ops; vLLM itself is not imported."""
+"""FlashAttention-3 with `q_v`, as vLLM's wheel brings it: q and k are the RoPE parts, `q_v` and v the latent parts. It
+is loaded as a library of torch ops; vLLM itself is not imported."""
 
 from __future__ import annotations
 

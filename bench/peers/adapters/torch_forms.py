@@ -58,7 +58,7 @@ class TorchMatmul(_Torch):
 
 
 class TorchSdpa(_Torch):
-    """torch's scaled_dot_product_attention; query heads stand where query tokens usually do, so that no key is copied."""
+    """torch's scaled_dot_product_attention; query heads stand where query tokens usually do: no key is copied."""
 
     kernel = "sdpa"
 
