@@ -43,6 +43,9 @@ def problems(command):
     # In `./dev bench`, the flags are those of `flashmla bench`.
     if subcommands[:2] == ("./dev", "bench"):
         text += help_of(("flashmla", "bench", *(subcommands[2:] or ("decode",)))) or ""
+    # With --peers, and in `./dev peers`, they are those of Python's part, whose own help needs torch.
+    if subcommands[:2] == ("./dev", "peers") or "--peers" in flags:
+        text += " ".join(["", *re.findall(r'"(--[a-z-]+)"', text_of("bench/peers/cli.py"))])
     return [f"{command}: no flag {flag}" for flag in flags if not re.search(rf"(^|[\s,\[]){flag}(?![\w-])", text)]
 
 

@@ -8,7 +8,10 @@ import sys
 import pytest
 from conftest import need
 
-torch = need("torch")
+try:
+    torch = need("torch")
+except pytest.skip.Exception as reason:
+    pytest.skip(str(reason), allow_module_level=True)
 
 from flashmla.peers import cli, gpu, gpu_ceilings, plots, report, run, sets  # noqa: E402
 from flashmla.peers.adapters import ADAPTERS, LIBRARIES, Adapter, NotInstalled  # noqa: E402
