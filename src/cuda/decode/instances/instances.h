@@ -25,4 +25,9 @@ const void* fp16_hopper_16_split();
 const void* fp16_hopper_32_split();
 const void* fp16_8_combine();
 
+const void* bf16_64_split();
+const void* bf16_64_combine();
+const void* fp16_64_split();
+const void* fp16_64_combine();
+
 }  // namespace flashmla::cuda
