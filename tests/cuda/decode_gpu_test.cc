@@ -179,8 +179,9 @@ TEST(CudaGraph, ReplaysWithOtherLengths) {
 TEST(CudaDecode, RingsOfEveryLength) {
   REQUIRE_GPU();
   GpuCall call(3, 1, 16, 64, 20);
+  call.kernel = "portable_r16_99k";
   const auto want = call.eager();
-  for (const char* kernel : {"portable_r16_99k", "portable_r16", "portable_r16_163k", "portable_r16"}) {
+  for (const char* kernel : {"portable_r16", "portable_r16_163k", "portable_r16"}) {
     call.kernel = kernel;
     EXPECT_EQ(call.eager(), want) << kernel;
   }

@@ -116,8 +116,8 @@ TEST(CudaSelect, TheTableIsSound) {
     EXPECT_TRUE(names.insert({entry.name, entry.dtype}).second) << entry.name;
     EXPECT_NE(std::ranges::find(kCudaKernels, std::string_view(entry.name)), kCudaKernels.end()) << entry.name;
     EXPECT_TRUE(entry.runs_on(kH200) && entry.fits(kH200)) << entry.name;
-    EXPECT_NE(entry.split_kernel(), nullptr);
-    EXPECT_NE(entry.combine_kernel(), nullptr);
+    EXPECT_NE(entry.split_kernel(cuda::LineKind::kPlain), nullptr);
+    EXPECT_NE(entry.combine_kernel(cuda::LineKind::kPlain), nullptr);
   }
   EXPECT_EQ(names.size(), 2 * kCudaKernels.size());
 }

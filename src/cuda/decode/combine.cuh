@@ -6,54 +6,14 @@
 // grouped by a rule that depends on n alone: equal inputs give equal bits.
 #pragma once
 
-#include "cuda/decode/rows.cuh"
+#include <type_traits>
+
+#include "cuda/decode/combine_share.cuh"
+#include "cuda/decode/hopper/combine_fragments.cuh"
 
 namespace flashmla::cuda {
 
 namespace portable {
-
-constexpr int kLoadsInFlight = 8;
-constexpr int kMostGroups = 8;  // of threads that share a quad of columns
-
-// The share of one block in one tile: columns rank / ranks to (rank + 1) / ranks of the sum over `parts` partial
-// results.
-struct Share {
-  Segment segment;
-  int parts = 0;
-  int rank = 0;
-  int ranks = 1;
-  int64_t first_slot = 0;  // of part 0
-  int64_t next_slot = 0;   // of part 1; the others follow `slot_step` apart
-  int slot_step = 1;
-
-  __device__ int64_t slot(int part) const { return part == 0 ? first_slot : next_slot + (part - 1) * slot_step; }
-};
-
-// A tile that slices share, each with a rank in it; `tile_begin` is its first unit on the line.
-__device__ __forceinline__ Share slice_share(const Segment& segment, const Slices& cut, uint32_t tile_begin,
-                                             uint32_t slice) {
-  Share share;
-  const uint32_t first = cut.owner(tile_begin);
-  share.segment = segment;
-  share.parts = static_cast<int>(cut.owner(tile_begin + segment.units - 1) - first) + 1;
-  share.rank = static_cast<int>(slice - first);
-  share.ranks = share.parts;
-  share.first_slot = 2 * static_cast<int64_t>(first) + 1;
-  share.next_slot = share.first_slot + 1;
-  share.slot_step = 2;
-  return share;
-}
-
-// A tile cut into splits, all of it one block's.
-template <int kRows>
-__device__ __forceinline__ Share split_share(const DecodeKernelParams& p, const Segment& segment) {
-  Share share;
-  share.segment = segment;
-  share.parts = static_cast<int>(segment.units);
-  share.first_slot = partial_slot<kRows>(p, segment, 0);
-  share.next_slot = share.first_slot + 1;
-  return share;
-}
 
 // Sum of partial results of one row: columns of the output, not yet divided, with their maximum and row sum.
 struct Partial {
@@ -84,9 +44,9 @@ struct Partial {
   }
 };
 
-// A thread a quad of columns; where quads are few, up to eight, each with every eighth part.
+// Not `live`: reads little, whatever is there, and writes nothing. A thread a quad of columns; where quads are few, up to eight, each with every eighth part.
 template <typename T, DecodeConfig C>
-__device__ void combine_share(const DecodeKernelParams& p, const Share& share, Partial* exchange) {
+__device__ void combine_rows(const DecodeKernelParams& p, const Share& share, Partial* exchange, bool live) {
   const int row_quads = Extent<C>{p}.latent() / 4;
   const int quads = tile_rows<C.rows>(p, share.segment) * row_quads;
   const int begin = quads * share.rank / share.ranks;
@@ -96,16 +56,17 @@ __device__ void combine_share(const DecodeKernelParams& p, const Share& share, P
   const int groups = 1 << log2_groups;
   const int columns = kCombineThreads >> log2_groups;
   const int group = threadIdx.x / columns;
+  const int parts = live ? share.parts : 1;
   for (int base = begin; base < end; base += columns) {
     const int quad = base + threadIdx.x % columns;
     const int row = quad / row_quads;
     const bool active = quad < end;
     Partial sum;
-    for (int part = group; part < share.parts && active; part += groups * kLoadsInFlight) {
+    for (int part = group; part < parts && active; part += groups * kLoadsInFlight) {
       Partial v[kLoadsInFlight];
 #pragma unroll
       for (int i = 0; i < kLoadsInFlight; ++i) {
-        if (part + i * groups >= share.parts) continue;
+        if (part + i * groups >= parts) continue;
         const int64_t at = share.slot(part + i * groups) * C.rows;
         const float2 ml = ptx::load_l2(p.partial_ml + at + row);
         v[i].o = ptx::load_l2(reinterpret_cast<const float4*>(p.partial_out) + at * row_quads + quad);
@@ -127,7 +88,7 @@ __device__ void combine_share(const DecodeKernelParams& p, const Share& share, P
       }
       __syncthreads();
     }
-    if (!active || group != 0) continue;
+    if (!active || group != 0 || !live) continue;
     const bool empty = sum.l == 0.0f;
     const float inverse = empty ? 0.0f : 1.0f / sum.l;
     const RowPlace place = row_place<C.rows>(p, share.segment, row);
@@ -146,14 +107,21 @@ __device__ void combine_share(const DecodeKernelParams& p, const Share& share, P
 
 }  // namespace portable
 
-template <typename T, int kRows, Widths kWidths>
+// How partial results lie in memory.
+enum class PartialOrder : int32_t {
+  kRows,       // row by row
+  kFragments,  // hopper/combine_fragments.cuh
+};
+
+template <typename T, int kRows, Widths kWidths, PartialOrder kOrder, LineKind kKind>
 __global__ void __launch_bounds__(kCombineThreads, kWidths == Widths::kTuned ? 2 : 1)
     combine_partials(const __grid_constant__ DecodeKernelParams p) {
   constexpr DecodeConfig C{kRows, kWidths};
-  __shared__ portable::Partial exchange[kCombineThreads];
+  using Sum = std::conditional_t<kOrder == PartialOrder::kRows, portable::Partial, hopper::FragmentSum>;
+  __shared__ Sum exchange[kCombineThreads];
   warm_parameters(p);
   // The split kernel passed its own wait before it let this one start, so lengths are as the caller wants them.
-  Line<C.rows> line(p);
+  Line<C.rows, kKind> line(p);
   const LineTotals totals = line.read();
   const uint32_t slices = slice_count(totals, p.blocks, p.few_units, p.least_units);
   const uint32_t slice = slice_of_block(blockIdx.x, gridDim.x, slices);
@@ -164,12 +132,12 @@ __global__ void __launch_bounds__(kCombineThreads, kWidths == Widths::kTuned ? 2
   const Slices cut(totals.units, slices);
   const uint32_t begin = cut.begin(slice);
   const uint32_t end = cut.begin(slice + 1);
-  const bool splits = p.units.max_splits != 0;
+  const bool splits = kKind == LineKind::kAny && p.units.max_splits != 0;
   bool waited = false;
   // The tile at the slice's begin, then the one at its end; of forced splits every tile whose first one is in the
   // slice.
   for (uint32_t unit = begin; unit < end;) {
-    const Cursor<C.rows> cursor(p, line.rule(), line.find(unit), unit, end);
+    const Cursor<C.rows, kKind> cursor(p, line.rule(), line.find(unit), unit, end);
     const Segment& segment = cursor.segment();
     const uint32_t tile_begin = unit - segment.unit_begin;
     const uint32_t tile_end = tile_begin + segment.units;
@@ -177,9 +145,19 @@ __global__ void __launch_bounds__(kCombineThreads, kWidths == Widths::kTuned ? 2
     const portable::Share share =
         splits ? portable::split_share<C.rows>(p, segment) : portable::slice_share(segment, cut, tile_begin, slice);
     unit = splits || tile_end >= end - 1 ? tile_end : end - 1;
-    if (!waited) ptx::grid_dependency_wait();
-    waited = true;
-    if (shared) portable::combine_share<T, C>(p, share, exchange);
+    // The first round is a rehearsal without effect: it fetches the instructions while the split kernel is at work.
+#pragma unroll 1
+    for (bool live = waited || !hopper::kRehearseCombine;; live = true) {
+      if (live && !waited) ptx::grid_dependency_wait();
+      waited = live;
+      if (shared) {
+        if constexpr (kOrder == PartialOrder::kRows)
+          portable::combine_rows<T, C>(p, share, exchange, live);
+        else
+          hopper::combine_fragments<T, kRows>(p, share, exchange, live);
+      }
+      if (live) break;
+    }
   }
 }
 

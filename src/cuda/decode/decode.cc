@@ -98,6 +98,7 @@ DecodeKernelParams kernel_params(const DecodeParams& params, const DecodeShape& 
   p.blocks = blocks_of(device);
   p.stages = entry.stages;
   p.log2_box = static_cast<uint32_t>(std::max(log2_box(shape), 0));
+  p.box_panels = box_panels(shape, entry);
   p.few_units = entry.few_units;
   p.least_units = entry.least_units;
   p.units = unit_rule(params.options, entry);
@@ -110,6 +111,11 @@ DecodeKernelParams kernel_params(const DecodeParams& params, const DecodeShape& 
   p.partial_out = reinterpret_cast<float*>(memory);
   p.partial_ml = reinterpret_cast<float2*>(memory + partial_out_bytes(shape, entry, slots));
   return p;
+}
+
+LineKind line_kind(const DecodeKernelParams& p) {
+  if (p.cu_seqlens_q != nullptr || p.units.max_splits != 0) return LineKind::kAny;
+  return p.batch == 1 ? LineKind::kOne : LineKind::kPlain;
 }
 
 }  // namespace
@@ -127,14 +133,15 @@ Status launch_decode(const DecodeParams& params, const DecodeShape& shape, const
   DecodeKernelParams p = kernel_params(params, shape, entry, device, workspace);
   CUtensorMap kv_map;
   if (entry.family == Family::kHopper) {
-    const Result<CUtensorMap> made = kv_tensor_map(params, shape, workspace);
+    const Result<CUtensorMap> made = kv_tensor_map(params, shape, entry, workspace);
     if (!made.ok()) return made.status();
     kv_map = made.value();
   }
+  const LineKind kind = line_kind(p);
   void* arguments[] = {&p, &kv_map};  // portable kernels take the first one alone
-  FLASHMLA_RETURN_IF_ERROR(launch("decode (split kernel)", entry.split_kernel(),
+  FLASHMLA_RETURN_IF_ERROR(launch("decode (split kernel)", entry.split_kernel(kind),
                                   {p.blocks, entry.threads, entry.smem_bytes}, arguments, stream));
-  return launch("decode (combine kernel)", entry.combine_kernel(), {p.blocks, kCombineThreads, 0}, arguments, stream);
+  return launch("decode (combine kernel)", entry.combine_kernel(kind), {p.blocks, kCombineThreads, 0}, arguments, stream);
 }
 
 }  // namespace flashmla::cuda

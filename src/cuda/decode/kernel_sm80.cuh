@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(DecodeConfig{kRows, kWidths}.threads(), 1)
   __shared__ Segment segments[portable::kSegments];
   warm_parameters(p);
   ptx::grid_dependency_wait();
-  Line<C.rows> line(p);
+  Line<C.rows, LineKind::kAny> line(p);
   const LineTotals totals = line.read();
   const uint32_t slices = slice_count(totals, p.blocks, p.few_units, p.least_units);
   const uint32_t slice = slice_of_block(blockIdx.x, gridDim.x, slices);
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(DecodeConfig{kRows, kWidths}.threads(), 1)
   }
   const Slices cut(totals.units, slices);
   const uint32_t begin = cut.begin(slice);
-  const Cursor<C.rows> cursor(p, line.rule(), line.find(begin), begin, cut.begin(slice + 1));
+  const Cursor<C.rows, LineKind::kAny> cursor(p, line.rule(), line.find(begin), begin, cut.begin(slice + 1));
   portable::Loader<C> loader(p, cursor, smem, segments);
   portable::Tile<T, C> tile(p, smem);
   const auto after = [&](int stage) { return stage + 1 == p.stages ? 0 : stage + 1; };

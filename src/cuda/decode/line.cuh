@@ -32,13 +32,14 @@ struct RequestSize {
 
 // No branch around a load: loads of neighbouring requests are in flight together. With ragged q the rows past the last
 // request count as one request more, without keys.
+template <LineKind kKind>
 __device__ __forceinline__ RequestSize request_size(const DecodeKernelParams& p, int32_t request) {
   RequestSize size;
   const int32_t last = max(p.batch - 1, 0);
   if (p.batch > 0) size.keys = clamp(ptx::load_l2(p.seq_lens + min(request, last)), 0, p.max_keys);
   if (request > last) size.keys = 0;
   size.tokens = p.seq_q;
-  if (p.cu_seqlens_q == nullptr) return size;
+  if (kKind != LineKind::kAny || p.cu_seqlens_q == nullptr) return size;
   size.first_token = clamp(ptx::load_l2(p.cu_seqlens_q + min(request, p.batch)), 0, p.total_q);
   const int32_t next = clamp(ptx::load_l2(p.cu_seqlens_q + min(request + 1, p.batch)), 0, p.total_q);
   size.tokens = max((request < p.batch ? next : p.total_q) - size.first_token, 0);
@@ -51,7 +52,7 @@ __device__ __forceinline__ uint32_t row_tiles(const DecodeKernelParams& p, const
   return (static_cast<uint32_t>(size.tokens) * p.group.divisor + kRows - 1) / kRows;
 }
 
-template <int kRows>
+template <int kRows, LineKind kKind>
 class Line {
  public:
   struct Place {
@@ -60,80 +61,110 @@ class Line {
     RequestSize size;
   };
 
-  __device__ explicit Line(const DecodeKernelParams& params) : p_(params), rule_(params.units) {}
+  __device__ explicit Line(const DecodeKernelParams& params)
+      : p_(params),
+        rule_(params.units),
+        plain_(kKind != LineKind::kAny || (params.cu_seqlens_q == nullptr && params.units.max_splits == 0)),
+        one_(kKind == LineKind::kOne || (kKind == LineKind::kAny && plain_ && params.requests == 1)) {}
 
   __device__ const UnitRule& rule() const { return rule_; }
 
   // Reads every length once. All lanes of the warp call it, and get the same answer.
   __device__ LineTotals read() {
-    for (;;) {
+    if (plain_) tiles_ = row_tiles<kRows>(p_, {0, p_.seq_q, 0}) * p_.heads_kv;
+    if (one_) keys_[0] = clamp(ptx::load_l2(p_.seq_lens), 0, p_.max_keys);
+    for (;; ++rule_.log2_keys) {  // again only with more keys than any cache holds today
+      if (one_) {  // nothing to add up: the way to the first key is short
+        const uint32_t units = plain_units(keys_[0]);
+        if (static_cast<uint64_t>(units) * tiles_ < kMaxUnits) return {units * tiles_, tiles_, units};
+        continue;
+      }
       uint64_t units = 0;
       LineTotals line;
-      if (p_.requests == 1) {
-        only_ = request_size(p_, 0);
-        line.tiles = row_tiles<kRows>(p_, only_) * p_.heads_kv;
-        line.longest = rule_.cut(only_.keys).count;
-        units = static_cast<uint64_t>(line.tiles) * line.longest;
-      } else {
 #pragma unroll 1
-        for (int32_t first = 0; first < p_.requests; first += kWindow) {
-          const LineTotals window = read_window(first);
-          // Sums of lanes below this bound fit into the scan's 32 bits; any other line is too long as it is.
-          if (__reduce_max_sync(~0u, sum_) > kMaxUnits / 32) units = kMaxUnits;
-          units += __shfl_sync(~0u, before_ + sum_, 31);
-          line.tiles += __reduce_add_sync(~0u, window.tiles);
-          line.longest = max(line.longest, __reduce_max_sync(~0u, window.longest));
-        }
+      for (int32_t first = 0; first < p_.requests; first += kWindow) {
+        const LineTotals window = plain_ ? read_plain(first) : read_window(first);
+        // Sums of lanes below this bound fit into the scan's 32 bits; any other line is too long as it is.
+        if (__any_sync(~0u, sum_ > kMaxUnits / 32)) units = kMaxUnits;
+        units += __shfl_sync(~0u, before_ + sum_, 31);
+        line.tiles += __reduce_add_sync(~0u, window.tiles);
+        line.longest = max(line.longest, __reduce_max_sync(~0u, window.longest));
       }
       line.units = static_cast<uint32_t>(units);
       if (units < kMaxUnits) return line;
-      ++rule_.log2_keys;  // more keys than any cache holds today
     }
   }
 
   // The request that holds unit `unit` (below the total). All lanes, as above; after read().
   __device__ Place find(uint32_t unit) {
-    if (p_.requests == 1) return {0, 0, only_};
+    if (one_) return {0, 0, {keys_[0], p_.seq_q, 0}};
     uint32_t base = 0;
-    for (int32_t first = 0;; first += kWindow) {
-      if (p_.requests > kWindow) read_window(first);
-      const uint32_t here = __ballot_sync(~0u, unit - base >= before_ && unit - base - before_ < sum_);
-      if (here == 0) {
-        base += __shfl_sync(~0u, before_ + sum_, 31);
-        continue;
-      }
-      base += __shfl_sync(~0u, before_, __ffs(here) - 1);
-      // One of the owner lane's requests; all lanes look at the same one, in order.
-      const int owner = __ffs(here) - 1;
-      Place place{first + owner * kPerLane, base, {}};
-#pragma unroll
-      for (int k = 0; k < kPerLane; ++k) {
-        const uint32_t units = __shfl_sync(~0u, units_[k], owner);
-        const int32_t keys = __shfl_sync(~0u, keys_[k], owner);
-        if (place.request != first + owner * kPerLane + k) continue;
-        place.size.keys = keys;
-        if (unit - place.base < units) continue;
-        place.base += units;
-        ++place.request;
-      }
-      place.size.tokens = p_.seq_q;
-      if (p_.cu_seqlens_q != nullptr) place.size = request_size(p_, place.request);
-      return place;
+    int32_t first = 0;
+    uint32_t owners;
+    for (;; first += kWindow) {
+      if (p_.requests > kWindow) static_cast<void>(plain_ ? read_plain(first) : read_window(first));
+      owners = __ballot_sync(~0u, unit - base >= before_ && unit - base - before_ < sum_);
+      if (owners != 0) break;
+      base += __shfl_sync(~0u, before_ + sum_, 31);
     }
+    // One of the owner lane's requests; the others follow what it finds.
+    Place place{first + static_cast<int32_t>(threadIdx.x % 32) * kPerLane, base + before_, {keys_[0], p_.seq_q, 0}};
+#pragma unroll
+    for (int k = 0; k + 1 < kPerLane; ++k) {
+      if (unit - place.base < units_[k]) break;
+      place.base += units_[k];
+      ++place.request;
+      place.size.keys = keys_[k + 1];
+    }
+    const int owner = __ffs(owners) - 1;
+    place.request = __shfl_sync(~0u, place.request, owner);
+    place.base = __shfl_sync(~0u, place.base, owner);
+    place.size.keys = __shfl_sync(~0u, place.size.keys, owner);
+    if (!plain_ && p_.cu_seqlens_q != nullptr) place.size = request_size<kKind>(p_, place.request);
+    return place;
   }
 
  private:
   static constexpr int kPerLane = 4;  // neighbouring requests of one lane: independent loads
   static constexpr int kWindow = 32 * kPerLane;
 
-  // Units of a window of requests; tiles and longest of this lane's.
+  __device__ uint32_t plain_units(int32_t keys) const {
+    return (static_cast<uint32_t>(max(keys, 1) - 1) >> rule_.log2_keys) + 1;
+  }
+
+  // Units of a window of requests; tiles and longest of this lane's. Where all requests have as many query tokens and
+  // units are joined freely, that is short: every instruction of it is fetched for the first time.
+  __device__ LineTotals read_plain(int32_t first) {
+    const int32_t own = first + static_cast<int32_t>(threadIdx.x % 32) * kPerLane;
+    const int32_t last = p_.batch - 1;
+#pragma unroll
+    for (int k = 0; k < kPerLane; ++k) keys_[k] = ptx::load_l2(p_.seq_lens + min(own + k, last));
+    LineTotals mine;
+    uint32_t sum = 0;
+#pragma unroll
+    for (int k = 0; k < kPerLane; ++k) {
+      keys_[k] = clamp(keys_[k], 0, p_.max_keys);
+      const uint32_t units = plain_units(keys_[k]);
+      units_[k] = own + k <= last ? units : 0;
+      mine.longest = max(mine.longest, units_[k]);
+      mine.tiles += own + k <= last ? tiles_ : 0;
+      sum += units_[k];
+      units_[k] *= tiles_;
+    }
+    // A request of too many units alone only has to be seen as such.
+    const uint64_t exact = static_cast<uint64_t>(sum) * tiles_;
+    scan(exact > kMaxUnits / 4 ? static_cast<uint32_t>(kMaxUnits / 4) : static_cast<uint32_t>(exact));
+    return mine;
+  }
+
+  // The same for any q and any rule.
   __device__ LineTotals read_window(int32_t first) {
     LineTotals mine;
     const int32_t own = first + static_cast<int32_t>(threadIdx.x % 32) * kPerLane;
     RequestSize sizes[kPerLane];
 #pragma unroll
-    for (int k = 0; k < kPerLane; ++k) sizes[k] = request_size(p_, own + k);
-    sum_ = 0;
+    for (int k = 0; k < kPerLane; ++k) sizes[k] = request_size<kKind>(p_, own + k);
+    uint32_t sum = 0;
 #pragma unroll
     for (int k = 0; k < kPerLane; ++k) {
       const RequestSize& size = sizes[k];
@@ -142,25 +173,31 @@ class Line {
       if (own + k >= p_.requests) continue;
       const uint32_t tiles = row_tiles<kRows>(p_, size) * p_.heads_kv;
       const uint32_t units = rule_.cut(size.keys).count;
-      // A request of too many units alone only has to be seen as such.
       units_[k] = static_cast<uint32_t>(min(static_cast<uint64_t>(tiles) * units, kMaxUnits / 4));
-      sum_ += units_[k];
+      sum += units_[k];
       mine.tiles += tiles;
       if (tiles > 0) mine.longest = max(mine.longest, units);
     }
-    uint32_t inclusive = sum_;
+    scan(sum);
+    return mine;
+  }
+
+  __device__ void scan(uint32_t sum) {
+    uint32_t inclusive = sum;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
       const uint32_t left = __shfl_up_sync(~0u, inclusive, step);
       if (threadIdx.x % 32 >= step) inclusive += left;
     }
-    before_ = inclusive - sum_;
-    return mine;
+    sum_ = sum;
+    before_ = inclusive - sum;
   }
 
   const DecodeKernelParams& p_;
   UnitRule rule_;
-  RequestSize only_;
+  const bool plain_;               // as LineKind::kPlain
+  const bool one_;                 // as LineKind::kOne
+  uint32_t tiles_ = 0;   // of a request, where plain
   uint32_t units_[kPerLane] = {};  // of this lane's requests in the window read last
   int32_t keys_[kPerLane] = {};
   uint32_t before_ = 0;  // units of the window before this lane's
@@ -186,16 +223,16 @@ struct Segment {
 };
 
 // Walks the tiles of a slice in order.
-template <int kRows>
+template <int kRows, LineKind kKind>
 class Cursor {
  public:
-  __device__ Cursor(const DecodeKernelParams& params, const UnitRule& rule, const typename Line<kRows>::Place& place,
+  __device__ Cursor(const DecodeKernelParams& params, const UnitRule& rule, const typename Line<kRows, kKind>::Place& place,
                     uint32_t begin, uint32_t end)
       : p_(&params), log2_keys_(rule.log2_keys), unit_(begin), end_(end) {
     segment_.request = place.request;
     enter(place.size);
     const uint32_t local = begin - place.base;
-    const uint32_t tile = local / segment_.units;
+    const uint32_t tile = local < segment_.units ? 0 : local / segment_.units;
     segment_.kv_head = static_cast<int32_t>(row_tiles_ == 1 ? tile : tile / row_tiles_);
     segment_.row_tile = tile - segment_.kv_head * row_tiles_;
     set_range(local - tile * segment_.units);
@@ -210,11 +247,11 @@ class Cursor {
     if (segment_.unit_end < segment_.units) return set_range(segment_.unit_end);  // the next split of the tile
     if (++segment_.row_tile == row_tiles_) {
       segment_.row_tile = 0;
-      if (++segment_.kv_head == p_->heads_kv) {
+      if (++segment_.kv_head == p_->heads_kv && kKind != LineKind::kOne) {
         segment_.kv_head = 0;
         do {  // ragged q: requests without query tokens have no tiles
           ++segment_.request;
-          enter(request_size(*p_, segment_.request));
+          enter(request_size<kKind>(*p_, segment_.request));
         } while (row_tiles_ == 0);
       }
     }
@@ -224,14 +261,15 @@ class Cursor {
  private:
   __device__ void enter(const RequestSize& size) {
     segment_.size = size;
-    const Splits units = UnitRule{p_->units.max_splits, log2_keys_, p_->units.log2_grain}.cut(size.keys);
+    const uint32_t splits = kKind == LineKind::kAny ? p_->units.max_splits : 0;
+    const Splits units = UnitRule{splits, log2_keys_, p_->units.log2_grain}.cut(size.keys);
     segment_.units = units.count;
     segment_.unit_keys = units.keys;
     row_tiles_ = row_tiles<kRows>(*p_, size);
   }
   __device__ void set_range(uint32_t begin) {
     segment_.unit_begin = begin;
-    const uint32_t most = p_->units.max_splits != 0 ? 1 : end_ - unit_;
+    const uint32_t most = kKind == LineKind::kAny && p_->units.max_splits != 0 ? 1 : end_ - unit_;
     segment_.unit_end = min(segment_.units - begin, most) + begin;
     segment_.last = unit_ + (segment_.unit_end - begin) >= end_;
   }
@@ -245,9 +283,9 @@ class Cursor {
 };
 
 // Where a segment's partial result goes.
-template <int kRows>
+template <int kRows, LineKind kKind>
 __device__ __forceinline__ int64_t partial_slot(const DecodeKernelParams& p, const Segment& segment, uint32_t slice) {
-  if (p.units.max_splits == 0) return 2 * slice + (segment.begins_here() ? 1 : 0);
+  if (kKind != LineKind::kAny || p.units.max_splits == 0) return 2 * slice + (segment.begins_here() ? 1 : 0);
   // Tiles are numbered with gaps, so that nothing has to be added up over the requests.
   const int64_t first_token =
       p.cu_seqlens_q != nullptr ? segment.size.first_token : static_cast<int64_t>(segment.request) * p.seq_q;

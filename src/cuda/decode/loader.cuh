@@ -20,7 +20,7 @@ static_assert(kSegments * sizeof(Segment) <= DecodeConfig::static_bytes());
 template <DecodeConfig C>
 class Loader {
  public:
-  __device__ Loader(const DecodeKernelParams& params, const Cursor<C.rows>& cursor, unsigned char* smem,
+  __device__ Loader(const DecodeKernelParams& params, const Cursor<C.rows, LineKind::kAny>& cursor, unsigned char* smem,
                     Segment* segments)
       : p_(params),
         cursor_(cursor),
@@ -128,7 +128,7 @@ class Loader {
   }
 
   const DecodeKernelParams& p_;
-  Cursor<C.rows> cursor_;
+  Cursor<C.rows, LineKind::kAny> cursor_;
   Segment* const segments_;
   int next_segment_ = 0;
   unsigned char* const smem_;

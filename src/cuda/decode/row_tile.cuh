@@ -49,7 +49,7 @@ class Tile {
     if (segment.whole())
       write_result(segment, stage);
     else
-      write_partial(segment, partial_slot<C.rows>(p_, segment, slice));
+      write_partial(segment, partial_slot<C.rows, LineKind::kAny>(p_, segment, slice));
   }
 
  private:

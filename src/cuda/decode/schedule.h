@@ -47,6 +47,14 @@ struct UnitRule {
   }
 };
 
+// What the host knows of the requests. Kernels that are made for the simple cases have less code, all of which is fetched
+// for the first time on the way to the first key.
+enum class LineKind : int32_t {
+  kAny,
+  kPlain,  // every request has seq_q query tokens, units are joined freely
+  kOne,    // and there is one request
+};
+
 // What the lengths of a call add up to.
 struct LineTotals {
   uint32_t units = 0;
@@ -81,7 +89,7 @@ struct Slices {
   uint32_t length = 0;
   uint32_t longer = 0;
 
-  FLASHMLA_HD constexpr Slices(uint32_t units, uint32_t count) : length(units / count) {
+  FLASHMLA_HD constexpr Slices(uint32_t units, uint32_t count) : length(units == count ? 1 : units / count) {
     longer = units - length * count;
   }
   FLASHMLA_HD constexpr uint32_t begin(uint32_t slice) const {

@@ -5,6 +5,7 @@
 
 #include "core/text.h"
 #include "cuda/decode/hopper/few_rows_layout.h"
+#include "cuda/decode/hopper/rows64_layout.h"
 #include "cuda/decode/instances/instances.h"
 #include "cuda/decode/schedule.h"
 
@@ -15,7 +16,7 @@ static_assert(kMostSplits == kMaxSplits);
 namespace {
 
 constexpr DecodeEntry portable(const char* name, DType dtype, const DecodeConfig& config, int stages,
-                               const void* (*split)(), const void* (*combine)()) {
+                               const void* (*split)(LineKind), const void* (*combine)(LineKind)) {
   return {.name = name,
           .dtype = dtype,
           .family = Family::kPortable,
@@ -24,6 +25,7 @@ constexpr DecodeEntry portable(const char* name, DType dtype, const DecodeConfig
           .threads = config.threads(),
           .smem_bytes = config.smem_bytes(stages),
           .stages = stages,
+          .panels = 0,
           .log2_unit_keys = kLog2UnitKeys,
           .few_units = config.few_units(),
           .least_units = config.least_units(),
@@ -31,8 +33,8 @@ constexpr DecodeEntry portable(const char* name, DType dtype, const DecodeConfig
           .combine_kernel = combine};
 }
 
-constexpr DecodeEntry hopper_entry(const char* name, DType dtype, int rows, int threads, int smem_bytes,
-                             const void* (*split)(), const void* (*combine)()) {
+constexpr DecodeEntry hopper_entry(const char* name, DType dtype, int rows, int threads, int smem_bytes, int panels,
+                             const void* (*split)(LineKind), const void* (*combine)(LineKind)) {
   return {.name = name,
           .dtype = dtype,
           .family = Family::kHopper,
@@ -41,6 +43,7 @@ constexpr DecodeEntry hopper_entry(const char* name, DType dtype, int rows, int 
           .threads = threads,
           .smem_bytes = smem_bytes,
           .stages = 0,
+          .panels = panels,
           .log2_unit_keys = 6,  // the keys of a tile
           .few_units = kMaxBlocks,
           .least_units = 1,
@@ -50,24 +53,28 @@ constexpr DecodeEntry hopper_entry(const char* name, DType dtype, int rows, int 
 
 // Best first among those that fit.
 constexpr std::array kEntries = {
-    hopper_entry("hopper_r8", DType::kBFloat16, 8, hopper::kFewRowsThreads, hopper::few_rows_smem_bytes(8), bf16_hopper_8_split,
-           bf16_8_combine),
-    hopper_entry("hopper_r16", DType::kBFloat16, 16, hopper::kFewRowsThreads, hopper::few_rows_smem_bytes(16), bf16_hopper_16_split,
-           bf16_16_combine),
-    hopper_entry("hopper_r32", DType::kBFloat16, 32, hopper::kFewRowsThreads, hopper::few_rows_smem_bytes(32), bf16_hopper_32_split,
-           bf16_32_combine),
+    hopper_entry("hopper_r8", DType::kBFloat16, 8, hopper::kFewRowsThreads, hopper::few_rows_smem_bytes(8), hopper::kGroupPanels, bf16_hopper_8_split,
+           bf16_hopper_8_combine),
+    hopper_entry("hopper_r16", DType::kBFloat16, 16, hopper::kFewRowsThreads, hopper::few_rows_smem_bytes(16), hopper::kGroupPanels, bf16_hopper_16_split,
+           bf16_hopper_16_combine),
+    hopper_entry("hopper_r32", DType::kBFloat16, 32, hopper::kFewRowsThreads, hopper::few_rows_smem_bytes(32), hopper::kGroupPanels, bf16_hopper_32_split,
+           bf16_hopper_32_combine),
+    hopper_entry("hopper_r64", DType::kBFloat16, rows64::kRows, kRows64Threads, kRows64SmemBytes, 1, bf16_64_split,
+                 bf16_64_combine),
     portable("portable_r16", DType::kBFloat16, k16Rows, 5, bf16_16_split, bf16_16_combine),
     portable("portable_r32", DType::kBFloat16, k32Rows, 5, bf16_32_split, bf16_32_combine),
     portable("portable_r16_163k", DType::kBFloat16, k16Rows, 3, bf16_16_split, bf16_16_combine),
     portable("portable_r32_163k", DType::kBFloat16, k32Rows, 3, bf16_32_split, bf16_32_combine),
     portable("portable_r16_99k", DType::kBFloat16, k16Rows, 2, bf16_16_split, bf16_16_combine),
     portable("portable_any", DType::kBFloat16, k16RowsAny, 2, bf16_16_any_split, bf16_16_any_combine),
-    hopper_entry("hopper_r8", DType::kFloat16, 8, hopper::kFewRowsThreads, hopper::few_rows_smem_bytes(8), fp16_hopper_8_split,
-           fp16_8_combine),
-    hopper_entry("hopper_r16", DType::kFloat16, 16, hopper::kFewRowsThreads, hopper::few_rows_smem_bytes(16), fp16_hopper_16_split,
-           fp16_16_combine),
-    hopper_entry("hopper_r32", DType::kFloat16, 32, hopper::kFewRowsThreads, hopper::few_rows_smem_bytes(32), fp16_hopper_32_split,
-           fp16_32_combine),
+    hopper_entry("hopper_r8", DType::kFloat16, 8, hopper::kFewRowsThreads, hopper::few_rows_smem_bytes(8), hopper::kGroupPanels, fp16_hopper_8_split,
+           fp16_hopper_8_combine),
+    hopper_entry("hopper_r16", DType::kFloat16, 16, hopper::kFewRowsThreads, hopper::few_rows_smem_bytes(16), hopper::kGroupPanels, fp16_hopper_16_split,
+           fp16_hopper_16_combine),
+    hopper_entry("hopper_r32", DType::kFloat16, 32, hopper::kFewRowsThreads, hopper::few_rows_smem_bytes(32), hopper::kGroupPanels, fp16_hopper_32_split,
+           fp16_hopper_32_combine),
+    hopper_entry("hopper_r64", DType::kFloat16, rows64::kRows, kRows64Threads, kRows64SmemBytes, 1, fp16_64_split,
+                 fp16_64_combine),
     portable("portable_r16", DType::kFloat16, k16Rows, 5, fp16_16_split, fp16_16_combine),
     portable("portable_r32", DType::kFloat16, k32Rows, 5, fp16_32_split, fp16_32_combine),
     portable("portable_r16_163k", DType::kFloat16, k16Rows, 3, fp16_16_split, fp16_16_combine),
@@ -165,6 +172,8 @@ int log2_box(const DecodeShape& shape) {
   }
   return -1;
 }
+
+int box_panels(const DecodeShape& shape, const DecodeEntry& entry) { return log2_box(shape) == 6 ? entry.panels : 1; }
 
 std::span<const DecodeEntry> decode_entries() { return kEntries; }
 

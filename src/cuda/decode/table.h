@@ -26,12 +26,13 @@ struct DecodeEntry {
   int threads;
   int smem_bytes;
   int stages;               // of the portable kernels' ring in shared memory
+  int panels;               // of keys that the Hopper kernels have side by side in shared memory
   uint32_t log2_unit_keys;  // of the line (schedule.h)
   uint32_t few_units;       // slice_count
   uint32_t least_units;
-  // Addresses of the kernels' host stubs.
-  const void* (*split_kernel)();
-  const void* (*combine_kernel)();
+  // Addresses of the kernels' host stubs; portable kernels have one for every kind.
+  const void* (*split_kernel)(LineKind);
+  const void* (*combine_kernel)(LineKind);
 
   bool fits(const DeviceInfo& device) const;     // its shared memory
   bool runs_on(const DeviceInfo& device) const;  // its code, shared memory aside
@@ -50,5 +51,9 @@ std::string decode_reason(const DecodeShape& shape, const DeviceInfo& device, st
 // log2 of the keys that one bulk copy of the Hopper kernels brings: at most 64, never over the end of a page; -1 where
 // pages are no multiple of 8 tokens.
 int log2_box(const DecodeShape& shape);
+
+// 64-wide panels that one bulk copy brings: as many as `entry` has side by side in shared memory. Fewer keys than a
+// tile's do not lie side by side there.
+int box_panels(const DecodeShape& shape, const DecodeEntry& entry);
 
 }  // namespace flashmla::cuda

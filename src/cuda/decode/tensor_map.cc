@@ -6,7 +6,6 @@
 
 #include "core/text.h"
 #include "cuda/decode/config.h"
-#include "cuda/decode/table.h"
 
 namespace flashmla::cuda {
 
@@ -27,7 +26,8 @@ decltype(&cuTensorMapEncodeTiled) encoder() {
 
 }  // namespace
 
-Result<CUtensorMap> kv_tensor_map(const DecodeParams& params, const DecodeShape& shape, Workspace workspace) {
+Result<CUtensorMap> kv_tensor_map(const DecodeParams& params, const DecodeShape& shape, const DecodeEntry& entry,
+                                  Workspace workspace) {
   const auto encode = encoder();
   if (encode == nullptr) {
     return unsupported("driver", "one without cuTensorMapEncodeTiled",
@@ -43,7 +43,7 @@ Result<CUtensorMap> kv_tensor_map(const DecodeParams& params, const DecodeShape&
                               static_cast<cuuint64_t>(std::max<int64_t>(shape.pages, 1))};
   const cuuint64_t strides[] = {bytes(shape.page_size, stride[1]), kPanelWidth * kElementBytes,
                                 bytes(shape.pages, stride[0])};
-  const cuuint32_t box[] = {kPanelWidth, 1u << log2_box(shape), 1, 1};
+  const cuuint32_t box[] = {kPanelWidth, 1u << log2_box(shape), static_cast<cuuint32_t>(box_panels(shape, entry)), 1};
   const cuuint32_t steps[] = {1, 1, 1, 1};
   void* base = shape.pages == 0 ? workspace.data : const_cast<void*>(params.kv_cache.data);
   CUtensorMap map;

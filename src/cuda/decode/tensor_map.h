@@ -3,13 +3,15 @@
 
 #include <cuda.h>
 
+#include "cuda/decode/table.h"
 #include "flashmla/decode.h"
 
 namespace flashmla::cuda {
 
-// Dimensions [pages][panels][tokens of a page][64 elements]; a box is 2^log2_box(shape) tokens of one panel, as it lies in
-// shared memory: rows of 128 bytes, swizzled. Made for one call, by value. `workspace` is an address that stands in for
+// Dimensions [pages][panels][tokens of a page][64 elements]; a box is 2^log2_box(shape) tokens of box_panels(shape, entry)
+// panels, each as it lies in shared memory: rows of 128 bytes, swizzled. Made for one call, by value. `workspace` is an address that stands in for
 // a cache without pages.
-Result<CUtensorMap> kv_tensor_map(const DecodeParams& params, const DecodeShape& shape, Workspace workspace);
+Result<CUtensorMap> kv_tensor_map(const DecodeParams& params, const DecodeShape& shape, const DecodeEntry& entry,
+                                  Workspace workspace);
 
 }  // namespace flashmla::cuda

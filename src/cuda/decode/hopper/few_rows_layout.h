@@ -16,6 +16,11 @@ inline constexpr int kComputeWarps = 4;
 inline constexpr int kQueryWarp = 4;
 inline constexpr int kKeyWarp = 5;
 inline constexpr int kFewRowsThreads = 32 * 6;
+#ifndef REH
+#define REH 0
+#endif
+inline constexpr bool kRehearse = REH & 1;
+inline constexpr bool kRehearseCombine = REH & 2;
 
 // A tile of keys passes through the ring in groups of panels: each is waited for and given back by itself.
 inline constexpr int kGroupPanels = 3;
@@ -25,7 +30,7 @@ inline constexpr int kGroupBytes = kGroupPanels * kPanelBytes;
 inline constexpr int kRingGroups = 6;
 inline constexpr int kNotedTiles = 4;  // more than are in the ring
 
-inline constexpr int kVisitBytes = 64;
+inline constexpr int kVisitBytes = 80;
 inline constexpr int kNotedVisits = 2;  // one is written while the one before is being finished
 
 // Shared memory, bytes. Operands of wgmma are 1024-byte aligned.
@@ -37,7 +42,10 @@ struct FewRowsLayout {
   static constexpr int kP = kQueries + kPanels * kQueryPanelBytes;  // [row][key], 16 bits
   static constexpr int kMaxima = kP + kRows * kRowBytes;            // fp32 [warp][row]
   static constexpr int kSums = kMaxima + kComputeWarps * kRows * 4;
-  static constexpr int kBarriers = kSums + kComputeWarps * kRows * 4;  // full, empty of each group; queries
+  // Rows on their way out, 16 columns of each row, two panels a warp.
+  static constexpr int kStagingBytes = kRows * 32;
+  static constexpr int kStaging = kSums + kComputeWarps * kRows * 4;
+  static constexpr int kBarriers = kStaging + 2 * kComputeWarps * kStagingBytes;  // full, empty of each group; queries
   static constexpr int kVisits = kBarriers + 8 * (2 * kRingGroups + 2);
   static constexpr int kAbsent = kVisits + kNotedVisits * kVisitBytes;
   static constexpr int kBytes = kAbsent + 4 * kNotedTiles;

@@ -15,17 +15,23 @@ class FewRowsTile {
 
   __device__ FewRowsTile(const DecodeKernelParams& params, const Ring<Layout>& ring) : p_(params), ring_(ring) {}
 
-  // Waits for visit `number` of the slice, and its queries.
-  __device__ const Visit& begin(uint32_t number) {
+  __device__ void begin() {
 #pragma unroll
     for (int c = 0; c < kOwnRows; ++c) {
       m_[c] = -INFINITY;
       l_[c] = 0;
     }
     first_ = true;
+  }
+
+  // Waits for visit `number` of the slice, and its queries.
+  __device__ void take(uint32_t number) {
+    if (number == 0) {  // after the rehearsal
+      place_ = {};
+      tile_ = 0;
+    }
     ptx::mbarrier_wait(ring_.queries_full(), number & 1);
-    const Visit& visit = ring_.visit(number);
-    const Segment& segment = visit.segment;
+    const Segment& segment = ring_.visit(number).segment;
     limit_ = limit_of(segment, 0);  // the first row's token sees the fewest keys
     if (segment.key_begin() == segment.key_end()) {
 #pragma unroll
@@ -35,26 +41,25 @@ class FewRowsTile {
       }
       if (lane() == 0) ptx::mbarrier_arrive(ring_.queries_empty());
     }
-    return visit;
   }
 
-  // Keys key .. key + 63 of the segment.
-  __device__ void step(const Segment& segment, uint32_t key) {
+  // Keys key .. key + 63 of the segment, up to `end`. Not `live`: takes what is in shared memory, and gives nothing back.
+  __device__ void step(const Segment& segment, uint32_t key, uint32_t end, bool live) {
     const RingPlace begin = place_;
-    const bool last = key + kTileKeys >= segment.key_end();
+    const bool last = key + kTileKeys >= end;
     float s[kSums];
-    scores(s);
+    scores(s, live);
     // Rows past the last key may hold anything, and 0 x NaN is NaN. The scores may read them meanwhile.
-    if (key + kTileKeys > segment.key_end()) clear_values(begin, segment.key_end() - key);
+    if (key + kTileKeys > end) clear_values(begin, end - key);
     ptx::wgmma_wait<0>();
     ptx::wgmma_tie(s);
-    if (last && lane() == 0) ptx::mbarrier_arrive(ring_.queries_empty());
+    if (live && last && lane() == 0) ptx::mbarrier_arrive(ring_.queries_empty());
     const uint32_t absent = ring_.absent(tile_++);
 #pragma unroll
     for (int i = 0; i < kSums; ++i) s[i] *= p_.scale_log2;
-    if (key + kTileKeys > limit_ || absent != 0) mask(s, segment, key, absent);
+    if (live && (key + kTileKeys > limit_ || absent != 0)) mask(s, segment, key, absent);
     softmax(s);
-    values(begin, last);
+    values(begin, last, live);
     first_ = false;
   }
 
@@ -62,29 +67,16 @@ class FewRowsTile {
   __device__ void finish(const Visit& visit) const {
     const Segment& segment = visit.segment;
     const int rows = portable::tile_rows<kRows>(p_, segment);
-    const bool whole = segment.whole();
     if (threadIdx.x < 4) write_statistics(visit, rows);
+    if (segment.whole()) return write_result(segment, rows);
+    // In the order in which the threads hold it: combine_fragments.cuh.
+    auto* out = reinterpret_cast<float4*>(p_.partial_out + visit.partial_row * kMaxLatent) + threadIdx.x;
 #pragma unroll
-    for (int i = 0; i < kRowGroups; ++i) {
-      const int row = 8 * i + store_row();
-      if (whole) {
-        const float l = lane() / 4 % 2 == 0 ? l_[2 * i] : l_[2 * i + 1];
-        const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
-        T* out = static_cast<T*>(p_.out) + store_column();
-        if (row < rows)
-          out += portable::offset_of(p_.out_stride, segment, portable::row_place<kRows>(p_, segment, row));
+    for (int panel = 0; panel < kValuePanels; ++panel) {
 #pragma unroll
-        for (int panel = 0; panel < kValuePanels; ++panel) {
-          const float4 v = transposed(&o_[panel][4 * i]);
-          if (row < rows) write_columns(out + 64 * panel, v, inverse);
-        }
-      } else {
-        float* partial = p_.partial_out + (visit.partial_row + row) * kMaxLatent + store_column();
-#pragma unroll
-        for (int panel = 0; panel < kValuePanels; ++panel) {
-          const float4 v = transposed(&o_[panel][4 * i]);
-          if (row < rows) *reinterpret_cast<float4*>(partial + 64 * panel) = v;
-        }
+      for (int i = 0; i < kRowGroups; ++i) {
+        const float* o = &o_[panel][4 * i];
+        out[(panel * kRowGroups + i) * kComputeThreads] = make_float4(o[0], o[1], o[2], o[3]);
       }
     }
   }
@@ -93,6 +85,7 @@ class FewRowsTile {
   static constexpr int kRowGroups = kRows / 8;
   static constexpr int kOwnRows = 2 * kRowGroups;  // of a thread
   static constexpr int kSums = kRows / 2;          // accumulators of a thread
+  static constexpr int kStores = (kRows + 15) / 16;  // chunks of results a lane writes of each panel
   static constexpr float kStale = 8;  // P stays below 2^8: harmless in 16 bits, and rescaling becomes rare
   // Named barriers of the compute warps; 0 is __syncthreads.
   static constexpr int kMaximumBarrier = 1;
@@ -123,11 +116,11 @@ class FewRowsTile {
   }
 
   // Issues S^T = K Q^T of the next tile and leaves it in flight.
-  __device__ void scores(float (&s)[kSums]) {
+  __device__ void scores(float (&s)[kSums], bool live) {
     const uint64_t q = ptx::wgmma_descriptor(ring_.queries());
 #pragma unroll
     for (int group = 0; group < kTileGroups; ++group, place_.next()) {
-      ptx::mbarrier_wait(ring_.full(place_.slot), place_.round & 1);
+      if (live) ptx::mbarrier_wait(ring_.full(place_.slot), place_.round & 1);
       if (group == 0) ptx::wgmma_tie(s);
       ptx::wgmma_fence();
       const uint64_t k = ptx::wgmma_descriptor(ring_.group(place_.slot));
@@ -245,7 +238,7 @@ class FewRowsTile {
   }
 
   // O^T += V^T P^T; gives the ring's groups back one by one.
-  __device__ void values(RingPlace at, bool last) {
+  __device__ void values(RingPlace at, bool last, bool live) {
     const uint64_t p = ptx::wgmma_descriptor(ring_.base + Layout::kP);
 #pragma unroll
     for (int panel = 0; panel < kValuePanels; ++panel) ptx::wgmma_tie(o_[panel]);
@@ -269,19 +262,19 @@ class FewRowsTile {
     }
     if (last) add_up_sums();  // hidden behind the products
     place = at;
-    give_back<2>(place);
-    give_back<1>(place);
-    give_back<0>(place);
+    give_back<2>(place, live);
+    give_back<1>(place, live);
+    give_back<0>(place, live);
   }
 
   template <int kPending>
-  __device__ void give_back(RingPlace& place) {
+  __device__ void give_back(RingPlace& place, bool live) {
     ptx::wgmma_wait<kPending>();
     constexpr int kFirst = (kTileGroups - 1 - kPending) * kGroupPanels;
 #pragma unroll
     for (int panel = kFirst; panel < kFirst + kGroupPanels && panel < kValuePanels; ++panel)
       ptx::wgmma_tie(o_[panel]);
-    if (lane() == 0) ptx::mbarrier_arrive(ring_.empty(place.slot));
+    if (live && lane() == 0) ptx::mbarrier_arrive(ring_.empty(place.slot));
     place.next();
   }
 
@@ -331,32 +324,59 @@ class FewRowsTile {
     }
   }
 
-  // After `transposed` a thread has four neighbouring columns of one row of each eight.
-  __device__ static int store_row() { return pair() + lane() / 4 % 2; }
-  __device__ static int store_column() { return 16 * warp() + lane() / 8 % 2 * 8 + lane() / 16 * 4; }
-
-  // Transposes four values of four lanes that differ in bits 2 and 3.
-  __device__ static float4 transposed(const float* v) {
-    const bool odd = (lane() & 4) != 0;
-    const bool upper = (lane() & 8) != 0;
-    const float low = __shfl_xor_sync(~0u, odd ? v[0] : v[1], 4);
-    const float high = __shfl_xor_sync(~0u, odd ? v[2] : v[3], 4);
-    // Columns of two lanes: (low half of the columns, high half).
-    const float2 a = odd ? make_float2(low, v[1]) : make_float2(v[0], low);
-    const float2 b = odd ? make_float2(high, v[3]) : make_float2(v[2], high);
-    const float x = __shfl_xor_sync(~0u, upper ? a.x : b.x, 8);
-    const float y = __shfl_xor_sync(~0u, upper ? a.y : b.y, 8);
-    return upper ? make_float4(x, y, b.x, b.y) : make_float4(a.x, a.y, x, y);
+  // O / l, rounded. A warp's 16 columns of a panel pass through shared memory, and leave as 32 bytes a row.
+  __device__ void write_result(const Segment& segment, int rows) const {
+    float inverse[kOwnRows];
+#pragma unroll
+    for (int c = 0; c < kOwnRows; ++c) inverse[c] = l_[c] == 0.0f ? 0.0f : 1.0f / l_[c];
+    // Matrix j of a stmatrix: rows 8 (i + j / 2), columns 8 (j % 2). Halves of a row change places every four rows, so that
+    // eight rows lie in different banks.
+    const auto place = [](int row, int half) { return row * 32 + ((half ^ row / 4) & 1) * 16; };
+    const int staging = Layout::kStaging + 2 * warp() * Layout::kStagingBytes;
+    const int in = place(lane() / 16 * 8 + lane() % 8, lane() / 8 % 2);
+    T* out[kStores];
+#pragma unroll
+    for (int i = 0; i < kStores; ++i) {
+      const int row = 16 * i + lane() / 2;
+      out[i] = nullptr;
+      if (row >= rows) continue;
+      out[i] = static_cast<T*>(p_.out) +
+               portable::offset_of(p_.out_stride, segment, portable::row_place<kRows>(p_, segment, row)) + 16 * warp() +
+               lane() % 2 * 8;
+    }
+#pragma unroll
+    for (int panel = 0; panel < kValuePanels; ++panel) {
+      const int at = staging + panel % 2 * Layout::kStagingBytes;
+      uint32_t packed[2 * kRowGroups];
+#pragma unroll
+      for (int i = 0; i < 2 * kRowGroups; ++i) {
+        const float* o = &o_[panel][2 * i];
+        packed[i] = portable::pack(o[0] * inverse[i / 2 * 2], o[1] * inverse[i / 2 * 2 + 1], T());
+      }
+#pragma unroll
+      for (int i = 0; i + 1 < kRowGroups; i += 2) {
+        ptx::stmatrix_x4_trans(ring_.base + at + i * 8 * 32 + in, packed[2 * i], packed[2 * i + 1], packed[2 * i + 2],
+                               packed[2 * i + 3]);
+      }
+      if (kRowGroups % 2 == 1)
+        ptx::stmatrix_x2_trans(ring_.base + at + (kRowGroups - 1) * 8 * 32 + in, packed[2 * kRowGroups - 2],
+                               packed[2 * kRowGroups - 1]);
+      __syncwarp();  // the buffer before is free too: its rows were read before this warp met here
+#pragma unroll
+      for (int i = 0; i < kStores; ++i) {
+        if (out[i] == nullptr) continue;
+        write_chunk(out[i] + 64 * panel, ring_.smem + at + i * 16 * 32 + place(lane() / 2, lane() % 2));
+      }
+    }
   }
 
-  __device__ void write_columns(T* out, float4 v, float factor) const {
-    const uint2 packed = make_uint2(portable::pack(v.x * factor, v.y * factor, T()),
-                                    portable::pack(v.z * factor, v.w * factor, T()));
+  __device__ void write_chunk(T* out, const unsigned char* from) const {
     if (p_.out_aligned) {
-      *reinterpret_cast<uint2*>(out) = packed;
+      *reinterpret_cast<uint4*>(out) = *reinterpret_cast<const uint4*>(from);
       return;
     }
-    for (int i = 0; i < 4; ++i) out[i] = reinterpret_cast<const T*>(&packed)[i];
+#pragma unroll 1
+    for (int i = 0; i < 8; ++i) out[i] = reinterpret_cast<const T*>(from)[i];
   }
 
   const DecodeKernelParams& p_;

@@ -10,7 +10,8 @@ namespace flashmla::cuda::hopper {
 // A segment as the query warp hands it to the compute warps, which have no registers to walk the slice themselves.
 struct Visit {
   Segment segment;
-  int64_t partial_row;  // first row of its partial result, if it has one
+  int64_t partial_row = 0;  // first row of its partial result, if it has one
+  bool work = false;        // no: the block has none
 };
 static_assert(sizeof(Visit) <= kVisitBytes);
 
@@ -59,10 +60,24 @@ struct RingPlace {
   }
 };
 
-// The key warp: every tile of every segment of the slice, in order.
-template <class RingType, int kRows>
-__device__ void load_keys(const DecodeKernelParams& p, const CUtensorMap& kv_map, Cursor<kRows> cursor,
-                          const RingType& ring) {
+// With one request and one tile of rows, where each slice is one tile of keys, a block knows its page but for the
+// question whether every second block is left out (slice_of_block). Half a warp looks up either answer while the length is on its
+// way.
+constexpr int kGuessLanes = 16;
+__device__ __forceinline__ uint32_t guessed_slice(uint32_t half) {
+  return half == 0 ? blockIdx.x : slice_of_block(blockIdx.x, gridDim.x, 0);
+}
+__device__ __forceinline__ int32_t guess_page(const DecodeKernelParams& p) {
+  const uint32_t lane = threadIdx.x % 32;
+  const uint32_t key = (guessed_slice(lane / kGuessLanes) << kLog2TileKeys) + (lane % kGuessLanes << p.log2_box);
+  if (p.max_keys == 0) return -1;
+  return ptx::load_l2(p.page_table + p.page_size.quotient(min(key, static_cast<uint32_t>(p.max_keys) - 1)));
+}
+
+// The key warp: every tile of every segment of the slice, in order. `guess` is guess_page's, of use if `guessed`.
+template <class RingType, int kRows, LineKind kKind>
+__device__ void load_keys(const DecodeKernelParams& p, const CUtensorMap& kv_map, Cursor<kRows, kKind> cursor, int32_t guess,
+                          bool guessed, const RingType& ring) {
   const uint32_t lane = threadIdx.x % 32;
   const uint64_t policy = ptx::evict_first_policy();
   const uint32_t log2_boxes = kLog2TileKeys - p.log2_box;  // of a tile
@@ -79,34 +94,37 @@ __device__ void load_keys(const DecodeKernelParams& p, const CUtensorMap& kv_map
       const uint32_t key = window + (lane << p.log2_box);
       const uint32_t entry = p.page_size.quotient(key);
       const auto token = static_cast<int32_t>(key - entry * p.page_size.divisor);
-      int32_t page = -1;
-      if (key < end) page = ptx::load_l2(table + entry);
+      int32_t page = guess;
+      if (key >= end) page = -1;
+      if (key < end && !guessed) page = ptx::load_l2(table + entry);
       const bool absent = static_cast<uint32_t>(page) >= static_cast<uint32_t>(p.pages);
       if (absent) page = -1;
       const uint32_t absent_boxes = __ballot_sync(~0u, absent);
+#pragma unroll 1
       for (uint32_t box = 0; box < 32 && window + (box << p.log2_box) < end; box += boxes, ++tile) {
-#pragma unroll
+#pragma unroll 1
         for (int group = 0; group < kTileGroups; ++group, place.next()) {
           if (place.round > 0) ptx::mbarrier_wait(ring.empty(place.slot), place.round - 1 & 1);
-          if (ptx::elect_one()) {
-            if (group == 0) ring.absent(tile) = absent_boxes >> box & ((1u << boxes) - 1);
-            ptx::mbarrier_arrive_expect(ring.full(place.slot), kGroupBytes);
-          }
+          const uint32_t barrier = ring.full(place.slot);
+          if (group == 0 && lane == 0) ring.absent(tile) = absent_boxes >> box & ((1u << boxes) - 1);
+          if (lane == 0) ptx::mbarrier_arrive_expect(barrier, kGroupBytes);
+          __syncwarp();
+#pragma unroll 1
           for (uint32_t i = 0; i < boxes; ++i) {
             const int32_t box_page = __shfl_sync(~0u, page, box + i);
             const int32_t box_token = __shfl_sync(~0u, token, box + i);
+            // One code site for all copies: it is fetched once.
             if (ptx::elect_one()) {
-              const uint32_t to = ring.group(place.slot) + (i << p.log2_box) * kRowBytes;
-#pragma unroll
-              for (int panel = 0; panel < kGroupPanels; ++panel) {
-                ptx::tensor_copy_4d(to + panel * kPanelBytes, &kv_map, 0, box_token, group * kGroupPanels + panel,
-                                    box_page, ring.full(place.slot), policy);
-              }
+              uint32_t to = ring.group(place.slot) + (i << p.log2_box) * kRowBytes;
+              const int first = group * kGroupPanels;
+#pragma unroll 1
+              for (int panel = first; panel < first + kGroupPanels; panel += p.box_panels, to += kPanelBytes)
+                ptx::tensor_copy_4d(to, &kv_map, 0, box_token, panel, box_page, barrier, policy);
             }
           }
         }
+        ptx::grid_dependency_launch();  // the combine kernel may come: what decides about the first keys is on its way
       }
-      ptx::grid_dependency_launch();
     }
     if (segment.last) break;
     cursor.next();
@@ -140,15 +158,24 @@ __device__ void copy_queries(const DecodeKernelParams& p, const Segment& segment
   ptx::async_proxy_fence();
 }
 
+// Tells the compute warps that there is nothing to do.
+template <class RingType>
+__device__ void send_home(const RingType& ring) {
+  if (threadIdx.x % 32 != 0) return;
+  ring.visit(0) = {};
+  ring.visit(0).segment.last = true;
+  ptx::mbarrier_arrive(ring.queries_full());
+}
+
 // The query warp: each segment, with its tile of Q if it has keys; rows that do not exist become zeros.
-template <class RingType, int kRows>
-__device__ void load_queries(const DecodeKernelParams& p, Cursor<kRows> cursor, uint32_t slice, const RingType& ring) {
+template <class RingType, int kRows, LineKind kKind>
+__device__ void load_queries(const DecodeKernelParams& p, Cursor<kRows, kKind> cursor, uint32_t slice, const RingType& ring) {
   for (uint32_t number = 0;; ++number) {
     const Segment& segment = cursor.segment();
     // The tile before is not used any more, nor the visit before that.
     if (number > 0) ptx::mbarrier_wait(ring.queries_empty(), number - 1 & 1);
     if (threadIdx.x % 32 == 0)
-      ring.visit(number) = {segment, segment.whole() ? 0 : partial_slot<kRows>(p, segment, slice) * kRows};
+      ring.visit(number) = {segment, segment.whole() ? 0 : partial_slot<kRows, kKind>(p, segment, slice) * kRows, true};
     if (segment.key_begin() < segment.key_end()) copy_queries<kRows>(p, segment, ring);
     __syncwarp();
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(ring.queries_full());

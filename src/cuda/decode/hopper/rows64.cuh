@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kRows64Threads, 1)
   }
   __syncthreads();
   ptx::grid_dependency_wait();
-  Line<rows64::kRows> line(p);
+  Line<rows64::kRows, LineKind::kAny> line(p);
   const LineTotals totals = line.read();
   const uint32_t slices = slice_count(totals, p.blocks, p.few_units, p.least_units);
   const uint32_t slice = slice_of_block(blockIdx.x, gridDim.x, slices);
@@ -67,11 +67,11 @@ __global__ void __launch_bounds__(kRows64Threads, 1)
   if (warp == rows64::kFinder / 32) {
     const Slices cut(totals.units, slices);
     const uint32_t begin = cut.begin(slice);
-    const Cursor<rows64::kRows> cursor(p, line.rule(), line.find(begin), begin, cut.begin(slice + 1));
+    const Cursor<rows64::kRows, LineKind::kAny> cursor(p, line.rule(), line.find(begin), begin, cut.begin(slice + 1));
     if (threadIdx.x == rows64::kFinder) {
-      new (shared.cursor()) Cursor<rows64::kRows>(cursor);
+      new (shared.cursor()) Cursor<rows64::kRows, LineKind::kAny>(cursor);
       const Segment& segment = cursor.segment();
-      shared.note_visit(0, {segment, partial_slot<rows64::kRows>(p, segment, slice) * rows64::kRows});
+      shared.note_visit(0, {segment, partial_slot<rows64::kRows, LineKind::kAny>(p, segment, slice) * rows64::kRows});
     }
     __syncwarp();
   }

@@ -105,7 +105,7 @@ __device__ __forceinline__ void find_segment(const DecodeKernelParams& p, const 
   if (threadIdx.x == kFinder && !shared.cursor()->segment().last) {
     shared.cursor()->next();
     const Segment& segment = shared.cursor()->segment();
-    shared.note_visit(number, {segment, partial_slot<kRows>(p, segment, slice) * kRows});
+    shared.note_visit(number, {segment, partial_slot<kRows, LineKind::kAny>(p, segment, slice) * kRows});
   }
   __syncwarp();
 }

@@ -1,3 +1,3 @@
 #include "cuda/decode/instances/instance.cuh"
 
-FLASHMLA_FEW_ROWS_INSTANCE(bf16_hopper_16_split, __nv_bfloat16, 16)
+FLASHMLA_FEW_ROWS_INSTANCE(bf16_hopper_16_split, bf16_hopper_16_combine, __nv_bfloat16, 16)

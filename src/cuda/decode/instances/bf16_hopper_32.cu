@@ -1,3 +1,3 @@
 #include "cuda/decode/instances/instance.cuh"
 
-FLASHMLA_FEW_ROWS_INSTANCE(bf16_hopper_32_split, __nv_bfloat16, 32)
+FLASHMLA_FEW_ROWS_INSTANCE(bf16_hopper_32_split, bf16_hopper_32_combine, __nv_bfloat16, 32)
