@@ -88,9 +88,9 @@ inline const std::vector<Target>& all_targets() {
 }
 
 // Names in back end "cuda"'s table, of each dtype (select_test.cc compares them).
-inline constexpr std::array kCudaKernels = {"hopper_r8",         "hopper_r16",       "hopper_r32",        "hopper_r64",
-                                            "portable_r16",      "portable_r32",      "portable_r16_163k",
-                                            "portable_r32_163k", "portable_r16_99k",  "portable_any"};
+inline constexpr std::array kCudaKernels = {
+    "hopper_r8",    "hopper_r16",        "hopper_r32",        "hopper_r64",       "portable_r16",
+    "portable_r32", "portable_r16_163k", "portable_r32_163k", "portable_r16_99k", "portable_any"};
 
 // As all_targets(), and every kernel of "cuda" forced.
 inline std::vector<Target> targets_of(const cases::DecodeCase& decode_case) {

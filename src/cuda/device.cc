@@ -23,8 +23,8 @@ bool runs_hopper_code(int index) {
 #ifdef FLASHMLA_HAS_SM90A
   const DeviceGuard guard(index);
   cudaFuncAttributes attributes;
-  return cudaFuncGetAttributes(&attributes, bf16_hopper_16_split(LineKind::kAny)) == cudaSuccess && attributes.ptxVersion == 90 &&
-         attributes.binaryVersion == 90;
+  return cudaFuncGetAttributes(&attributes, bf16_hopper_16_split(LineKind::kAny)) == cudaSuccess &&
+         attributes.ptxVersion == 90 && attributes.binaryVersion == 90;
 #else
   static_cast<void>(index);
   return false;

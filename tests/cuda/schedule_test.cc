@@ -15,7 +15,8 @@ namespace flashmla::cuda {
 namespace {
 
 TEST(CudaSchedule, UnitsCoverTheKeys) {
-  for (const UnitRule& rule : {UnitRule{}, UnitRule{1, 5}, UnitRule{7, 5}, UnitRule{64, 5}, UnitRule{32, 10}, UnitRule{0, 6, 6}, UnitRule{7, 6, 6}}) {
+  for (const UnitRule& rule : {UnitRule{}, UnitRule{1, 5}, UnitRule{7, 5}, UnitRule{64, 5}, UnitRule{32, 10},
+                               UnitRule{0, 6, 6}, UnitRule{7, 6, 6}}) {
     for (uint32_t keys : {0u, 1u, 31u, 32u, 33u, 63u, 64u, 65u, 1000u, 4097u, 131072u, 2147483647u}) {
       const Splits units = rule.cut(keys);
       ASSERT_GE(units.count, 1u);

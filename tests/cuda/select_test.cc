@@ -79,7 +79,8 @@ TEST(CudaSelect, FollowsRowsAndSharedMemory) {
 
 TEST(CudaSelect, RefusesByName) {
   DecodeShape shape = shape_of(1, 1, 16);
-  expect_error(cuda::select_decode(shape, kH200, "fast").status(), StatusCode::kNotFound, {"fast", "hopper_r16", "portable_r16"});
+  expect_error(cuda::select_decode(shape, kH200, "fast").status(), StatusCode::kNotFound,
+               {"fast", "hopper_r16", "portable_r16"});
   expect_error(cuda::select_decode(shape, kL40S, "portable_r16").status(), StatusCode::kUnsupported,
                {"portable_r16", "101376", "L40S"});
   expect_error(cuda::select_decode(shape, kB200, "portable_r32").status(), StatusCode::kUnsupported,

@@ -44,9 +44,9 @@ struct Partial {
   }
 };
 
-// Not `live`: reads little, whatever is there, and writes nothing. A thread a quad of columns; where quads are few, up to eight, each with every eighth part.
+// A thread a quad of columns; where quads are few, up to eight, each with every eighth part.
 template <typename T, DecodeConfig C>
-__device__ void combine_rows(const DecodeKernelParams& p, const Share& share, Partial* exchange, bool live) {
+__device__ void combine_rows(const DecodeKernelParams& p, const Share& share, Partial* exchange) {
   const int row_quads = Extent<C>{p}.latent() / 4;
   const int quads = tile_rows<C.rows>(p, share.segment) * row_quads;
   const int begin = quads * share.rank / share.ranks;
@@ -56,17 +56,16 @@ __device__ void combine_rows(const DecodeKernelParams& p, const Share& share, Pa
   const int groups = 1 << log2_groups;
   const int columns = kCombineThreads >> log2_groups;
   const int group = threadIdx.x / columns;
-  const int parts = live ? share.parts : 1;
   for (int base = begin; base < end; base += columns) {
     const int quad = base + threadIdx.x % columns;
     const int row = quad / row_quads;
     const bool active = quad < end;
     Partial sum;
-    for (int part = group; part < parts && active; part += groups * kLoadsInFlight) {
+    for (int part = group; part < share.parts && active; part += groups * kLoadsInFlight) {
       Partial v[kLoadsInFlight];
 #pragma unroll
       for (int i = 0; i < kLoadsInFlight; ++i) {
-        if (part + i * groups >= parts) continue;
+        if (part + i * groups >= share.parts) continue;
         const int64_t at = share.slot(part + i * groups) * C.rows;
         const float2 ml = ptx::load_l2(p.partial_ml + at + row);
         v[i].o = ptx::load_l2(reinterpret_cast<const float4*>(p.partial_out) + at * row_quads + quad);
@@ -88,7 +87,7 @@ __device__ void combine_rows(const DecodeKernelParams& p, const Share& share, Pa
       }
       __syncthreads();
     }
-    if (!active || group != 0 || !live) continue;
+    if (!active || group != 0) continue;
     const bool empty = sum.l == 0.0f;
     const float inverse = empty ? 0.0f : 1.0f / sum.l;
     const RowPlace place = row_place<C.rows>(p, share.segment, row);
@@ -124,7 +123,9 @@ __global__ void __launch_bounds__(kCombineThreads, kWidths == Widths::kTuned ? 2
   Line<C.rows, kKind> line(p);
   const LineTotals totals = line.read();
   const uint32_t slices = slice_count(totals, p.blocks, p.few_units, p.least_units);
-  const uint32_t slice = slice_of_block(blockIdx.x, gridDim.x, slices);
+  // With few slices two blocks share each one's work.
+  const uint32_t sharers = 2 * slices <= gridDim.x ? 2 : 1;
+  const uint32_t slice = blockIdx.x / sharers;
   if (slice >= slices) {
     ptx::grid_dependency_wait();
     return;
@@ -142,22 +143,18 @@ __global__ void __launch_bounds__(kCombineThreads, kWidths == Widths::kTuned ? 2
     const uint32_t tile_begin = unit - segment.unit_begin;
     const uint32_t tile_end = tile_begin + segment.units;
     const bool shared = splits ? segment.begins_here() && segment.units > 1 : tile_begin < begin || tile_end > end;
-    const portable::Share share =
+    portable::Share share =
         splits ? portable::split_share<C.rows>(p, segment) : portable::slice_share(segment, cut, tile_begin, slice);
+    share.rank = share.rank * sharers + blockIdx.x % sharers;
+    share.ranks *= sharers;
     unit = splits || tile_end >= end - 1 ? tile_end : end - 1;
-    // The first round is a rehearsal without effect: it fetches the instructions while the split kernel is at work.
-#pragma unroll 1
-    for (bool live = waited || !hopper::kRehearseCombine;; live = true) {
-      if (live && !waited) ptx::grid_dependency_wait();
-      waited = live;
-      if (shared) {
-        if constexpr (kOrder == PartialOrder::kRows)
-          portable::combine_rows<T, C>(p, share, exchange, live);
-        else
-          hopper::combine_fragments<T, kRows>(p, share, exchange, live);
-      }
-      if (live) break;
-    }
+    if (!waited) ptx::grid_dependency_wait();
+    waited = true;
+    if (!shared) continue;
+    if constexpr (kOrder == PartialOrder::kRows)
+      portable::combine_rows<T, C>(p, share, exchange);
+    else
+      hopper::combine_fragments<T, kRows>(p, share, exchange);
   }
 }
 

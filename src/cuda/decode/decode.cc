@@ -141,7 +141,8 @@ Status launch_decode(const DecodeParams& params, const DecodeShape& shape, const
   void* arguments[] = {&p, &kv_map};  // portable kernels take the first one alone
   FLASHMLA_RETURN_IF_ERROR(launch("decode (split kernel)", entry.split_kernel(kind),
                                   {p.blocks, entry.threads, entry.smem_bytes}, arguments, stream));
-  return launch("decode (combine kernel)", entry.combine_kernel(kind), {p.blocks, kCombineThreads, 0}, arguments, stream);
+  return launch("decode (combine kernel)", entry.combine_kernel(kind), {p.blocks, kCombineThreads, 0}, arguments,
+                stream);
 }
 
 }  // namespace flashmla::cuda

@@ -74,7 +74,7 @@ class Line {
     if (plain_) tiles_ = row_tiles<kRows>(p_, {0, p_.seq_q, 0}) * p_.heads_kv;
     if (one_) keys_[0] = clamp(ptx::load_l2(p_.seq_lens), 0, p_.max_keys);
     for (;; ++rule_.log2_keys) {  // again only with more keys than any cache holds today
-      if (one_) {  // nothing to add up: the way to the first key is short
+      if (one_) {                 // nothing to add up: the way to the first key is short
         const uint32_t units = plain_units(keys_[0]);
         if (static_cast<uint64_t>(units) * tiles_ < kMaxUnits) return {units * tiles_, tiles_, units};
         continue;
@@ -197,7 +197,7 @@ class Line {
   UnitRule rule_;
   const bool plain_;               // as LineKind::kPlain
   const bool one_;                 // as LineKind::kOne
-  uint32_t tiles_ = 0;   // of a request, where plain
+  uint32_t tiles_ = 0;             // of a request, where plain
   uint32_t units_[kPerLane] = {};  // of this lane's requests in the window read last
   int32_t keys_[kPerLane] = {};
   uint32_t before_ = 0;  // units of the window before this lane's
@@ -226,8 +226,8 @@ struct Segment {
 template <int kRows, LineKind kKind>
 class Cursor {
  public:
-  __device__ Cursor(const DecodeKernelParams& params, const UnitRule& rule, const typename Line<kRows, kKind>::Place& place,
-                    uint32_t begin, uint32_t end)
+  __device__ Cursor(const DecodeKernelParams& params, const UnitRule& rule,
+                    const typename Line<kRows, kKind>::Place& place, uint32_t begin, uint32_t end)
       : p_(&params), log2_keys_(rule.log2_keys), unit_(begin), end_(end) {
     segment_.request = place.request;
     enter(place.size);

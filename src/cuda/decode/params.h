@@ -50,11 +50,11 @@ struct DecodeKernelParams {
   int32_t rope_dim = kMaxRope;
   FastDivisor page_size;
   int32_t pages = 0;
-  int32_t max_keys = 0;  // width * page_size: no longer length can be meant
-  int32_t blocks = 1;    // of each kernel; never depends on lengths
-  int32_t stages = 2;    // of the ring (portable kernels)
+  int32_t max_keys = 0;    // width * page_size: no longer length can be meant
+  int32_t blocks = 1;      // of each kernel; never depends on lengths
+  int32_t stages = 2;      // of the ring (portable kernels)
   int32_t box_panels = 1;  // 64-wide panels of a bulk copy
-  uint32_t log2_box = 6;  // keys of a bulk copy (Hopper kernels): 64, 32, 16 or 8, a divisor of the page size
+  uint32_t log2_box = 6;   // keys of a bulk copy (Hopper kernels): 64, 32, 16 or 8, a divisor of the page size
   UnitRule units;
   uint32_t few_units = 1;  // slice_count
   uint32_t least_units = 1;

@@ -47,8 +47,8 @@ struct UnitRule {
   }
 };
 
-// What the host knows of the requests. Kernels that are made for the simple cases have less code, all of which is fetched
-// for the first time on the way to the first key.
+// What the host knows of the requests. Kernels that are made for the simple cases have less code, all of which is
+// fetched for the first time on the way to the first key.
 enum class LineKind : int32_t {
   kAny,
   kPlain,  // every request has seq_q query tokens, units are joined freely

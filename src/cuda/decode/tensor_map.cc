@@ -47,13 +47,12 @@ Result<CUtensorMap> kv_tensor_map(const DecodeParams& params, const DecodeShape&
   const cuuint32_t steps[] = {1, 1, 1, 1};
   void* base = shape.pages == 0 ? workspace.data : const_cast<void*>(params.kv_cache.data);
   CUtensorMap map;
-  const CUresult result = encode(
-      &map, shape.dtype == DType::kBFloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
-      base, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      encode(&map, shape.dtype == DType::kBFloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+             4, base, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result == CUDA_SUCCESS) return map;
-  return unsupported("kv_cache",
-                     concat("strides of ", strides[0], " bytes a token and ", strides[2], " bytes a page"),
+  return unsupported("kv_cache", concat("strides of ", strides[0], " bytes a token and ", strides[2], " bytes a page"),
                      "strides below 2^40 bytes on Hopper GPUs (or a portable kernel, Context::kernel)");
 }
 

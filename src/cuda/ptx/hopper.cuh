@@ -8,7 +8,6 @@
 #include <cuda.h>
 
 #include <cstdint>
-#include <cstdio>
 
 #include "cuda/ptx/ptx.cuh"
 
@@ -19,6 +18,21 @@
 #endif
 
 namespace flashmla::ptx {
+
+// Holds the warp up for 0 to 2,047 clocks, more often few than many, where FLASHMLA_DEVICE_JITTER is defined: before it
+// waits, arrives or copies. What is right only as long as one warp is faster than another shows then. Nothing otherwise.
+__device__ __forceinline__ void jitter() {
+#ifdef FLASHMLA_DEVICE_JITTER
+  uint32_t start, now;
+  asm volatile("mov.u32 %0, %%clock;" : "=r"(start)::"memory");  // one value for the warp
+  uint32_t hash = (start ^ blockIdx.x << 20 ^ threadIdx.x / 32 << 12) * 0x9e3779b1u;
+  hash = (hash ^ hash >> 15) * 0x85ebca6bu;
+  const uint32_t clocks = (hash >> 8 & 2047) >> (hash >> 29);
+  do {
+    asm volatile("mov.u32 %0, %%clock;" : "=r"(now)::"memory");
+  } while (now - start < clocks);
+#endif
+}
 
 // ---- barriers in shared memory (PTX ISA, "mbarrier")
 
@@ -34,11 +48,13 @@ __device__ __forceinline__ void mbarrier_init_fence() {
 }
 
 __device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
+  jitter();
   asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared::cta.b64 state, [%0];\n}" ::"r"(barrier) : "memory");
 }
 
 // Arrives, and makes the phase wait for `bytes` more of bulk copies.
 __device__ __forceinline__ void mbarrier_arrive_expect(uint32_t barrier, uint32_t bytes) {
+  jitter();
 #if FLASHMLA_SM90A
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 #endif
@@ -57,15 +73,15 @@ __device__ __forceinline__ bool mbarrier_try_wait(uint32_t barrier, uint32_t par
   return done != 0;
 }
 
-// Waits for the phase of this parity. With FLASHMLA_DEVICE_WATCHDOG a wait that does not end names itself and traps.
+// Waits for the phase of this parity. With FLASHMLA_DEVICE_WATCHDOG a wait that does not end traps: the host gets
+// cudaErrorLaunchFailure. It says no more: a printf takes a stack frame, which is an error here (cmake/Cuda.cmake), and
+// would have ptxas wait for every matrix product by itself.
 __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity) {
+  jitter();
 #ifdef FLASHMLA_DEVICE_WATCHDOG
   constexpr int kTries = 1'000'000;  // 20 ms and more
-  for (int i = 0; !mbarrier_try_wait(barrier, parity); ++i) {
-    if (i < kTries) continue;
-    printf("block %d, thread %d waits for phase %u of the barrier at %u\n", static_cast<int>(blockIdx.x),
-           static_cast<int>(threadIdx.x), parity, barrier);
-    __trap();
+  for (int tries = 0; !mbarrier_try_wait(barrier, parity); ++tries) {
+    if (tries == kTries) __trap();
   }
 #else
   while (!mbarrier_try_wait(barrier, parity)) {
@@ -76,21 +92,23 @@ __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity)
 // ---- named barriers of a part of the block (PTX ISA, "bar"): `threads` of them, a multiple of 32
 
 __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
+  jitter();
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
+  jitter();
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 // Whether `value` holds for any of the threads.
 __device__ __forceinline__ bool named_barrier_or(int id, int threads, bool value) {
+  jitter();
   uint32_t any;
-  asm volatile(
-      "{\n.reg .pred p, q;\nsetp.ne.u32 p, %1, 0;\nbar.red.or.pred q, %2, %3, p;\nselp.u32 %0, 1, 0, q;\n}"
-      : "=r"(any)
-      : "r"(static_cast<uint32_t>(value)), "r"(id), "r"(threads)
-      : "memory");
+  asm volatile("{\n.reg .pred p, q;\nsetp.ne.u32 p, %1, 0;\nbar.red.or.pred q, %2, %3, p;\nselp.u32 %0, 1, 0, q;\n}"
+               : "=r"(any)
+               : "r"(static_cast<uint32_t>(value)), "r"(id), "r"(threads)
+               : "memory");
   return any != 0;
 }
 
@@ -115,6 +133,7 @@ __device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap* map) {
 // arrive as zeros, and are counted.
 __device__ __forceinline__ void tensor_copy_4d(uint32_t to, const CUtensorMap* map, int32_t x, int32_t y, int32_t z,
                                                int32_t w, uint32_t barrier, uint64_t policy) {
+  jitter();
 #if FLASHMLA_SM90A
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "

@@ -33,7 +33,8 @@ struct FragmentSum {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const FragmentSum& other = others[i];
-      const float weight[2] = {ptx::exp2_approx(other.m[0] - reference[0]), ptx::exp2_approx(other.m[1] - reference[1])};
+      const float weight[2] = {ptx::exp2_approx(other.m[0] - reference[0]),
+                               ptx::exp2_approx(other.m[1] - reference[1])};
       l[0] = fmaf(other.l[0], weight[0], l[0]);
       l[1] = fmaf(other.l[1], weight[1], l[1]);
       o.x = fmaf(other.o.x, weight[0], o.x);
@@ -44,10 +45,9 @@ struct FragmentSum {
   }
 };
 
-// One block's share. Not `live`: reads little, whatever is there, and writes nothing. A thread a float4; where they are few, up to eight threads, each with every eighth part.
+// One block's share: a thread a float4; where they are few, up to eight threads, each with every eighth part.
 template <typename T, int kRows>
-__device__ void combine_fragments(const DecodeKernelParams& p, const portable::Share& share, FragmentSum* exchange,
-                                  bool live) {
+__device__ void combine_fragments(const DecodeKernelParams& p, const portable::Share& share, FragmentSum* exchange) {
   constexpr int kQuads = kRows * kMaxLatent / 4;
   constexpr int kClosed = 8;  // lanes that exchange columns at the end
   const int begin = kQuads / kClosed * share.rank / share.ranks * kClosed;
@@ -59,7 +59,6 @@ __device__ void combine_fragments(const DecodeKernelParams& p, const portable::S
   const int columns = kCombineThreads >> log2_groups;  // whole warps
   const int group = threadIdx.x / columns;
   const int rows = portable::tile_rows<kRows>(p, share.segment);
-  const int parts = live ? share.parts : 1;
 #pragma unroll 1
   for (int base = begin; base < end; base += columns) {
     const int quad = base + threadIdx.x % columns;
@@ -68,11 +67,11 @@ __device__ void combine_fragments(const DecodeKernelParams& p, const portable::S
     const int row = quad / 128 % (kRows / 8) * 8 + thread % 4 * 2;
     FragmentSum sum;
 #pragma unroll 1
-    for (int part = group; part < parts && active; part += groups * portable::kLoadsInFlight) {
+    for (int part = group; part < share.parts && active; part += groups * portable::kLoadsInFlight) {
       FragmentSum v[portable::kLoadsInFlight];
 #pragma unroll
       for (int i = 0; i < portable::kLoadsInFlight; ++i) {
-        if (part + i * groups >= parts) continue;
+        if (part + i * groups >= share.parts) continue;
         const int64_t slot = share.slot(part + i * groups);
         const float4 ml = ptx::load_l2(reinterpret_cast<const float4*>(p.partial_ml + slot * kRows + row));
         v[i].o = ptx::load_l2(reinterpret_cast<const float4*>(p.partial_out) + slot * kQuads + quad);
@@ -96,7 +95,7 @@ __device__ void combine_fragments(const DecodeKernelParams& p, const portable::S
       }
       __syncthreads();
     }
-    if (group != 0 || !live) continue;
+    if (group != 0) continue;
     const bool empty[2] = {sum.l[0] == 0.0f, sum.l[1] == 0.0f};
     const float inverse[2] = {empty[0] ? 0.0f : 1.0f / sum.l[0], empty[1] ? 0.0f : 1.0f / sum.l[1]};
     sum.o = {sum.o.x * inverse[0], sum.o.y * inverse[1], sum.o.z * inverse[0], sum.o.w * inverse[1]};

@@ -1,7 +1,7 @@
 // Decode of few query rows on Hopper: wgmma with swapped operands, keys by bulk tensor copies.
 //
-// S^T[64 keys x rows] = K Q^T and O^T[64 columns x rows] += V^T P^T put the keys and the columns of V where wgmma has its
-// fixed 64, and the query rows where it takes any multiple of 8: nothing is padded further. K and V are one tile in
+// S^T[64 keys x rows] = K Q^T and O^T[64 columns x rows] += V^T P^T put the keys and the columns of V where wgmma has
+// its fixed 64, and the query rows where it takes any multiple of 8: nothing is padded further. K and V are one tile in
 // shared memory, read K-major for the scores and MN-major for the values.
 //
 // Budget (H200, 16 rows, clocks per tile of 64 keys): KV bytes 73,728 at 1/132 of 4.65 TB/s = 3,900; tensor work 68
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(hopper::kFewRowsThreads, 1)
         end = visit.segment.key_end();
       }
 #pragma unroll 1
-      for (; key < end; key += hopper::kTileKeys) tile.step(visit.segment, key, end, live);
+      for (; key < end; key += hopper::kTileKeys) tile.step(visit, key, end, live);
       if (!live) continue;
       if (visit.work) tile.finish(visit);
       if (visit.segment.last) return;

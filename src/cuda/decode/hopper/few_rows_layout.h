@@ -7,7 +7,7 @@ namespace flashmla::cuda::hopper {
 
 inline constexpr int kTileKeys = 64;  // M of wgmma
 inline constexpr int kLog2TileKeys = 6;
-inline constexpr int kPanels = kMaxWidth / 64;       // 64 columns wide: one swizzle row
+inline constexpr int kPanels = kMaxWidth / 64;  // 64 columns wide: one swizzle row
 inline constexpr int kValuePanels = kMaxLatent / 64;
 inline constexpr int kRowBytes = 128;  // of a panel
 inline constexpr int kPanelBytes = kTileKeys * kRowBytes;

@@ -5,9 +5,9 @@
 
 namespace flashmla::cuda::hopper {
 
-// What the four compute warps hold of a tile. In S^T and in every panel of O^T a thread has the same query rows: of each
-// eight, number i, rows 8 i + pair and the next (pair = 2 (lane % 4)). In S^T its keys are key and key + 8, in O^T its
-// columns of each panel are the same two numbers.
+// What the four compute warps hold of a tile. In S^T and in every panel of O^T a thread has the same query rows: of
+// each eight, number i, rows 8 i + pair and the next (pair = 2 (lane % 4)). In S^T its keys are key and key + 8, in O^T
+// its columns of each panel are the same two numbers.
 template <typename T, int kRows>
 class FewRowsTile {
  public:
@@ -43,8 +43,10 @@ class FewRowsTile {
     }
   }
 
-  // Keys key .. key + 63 of the segment, up to `end`. Not `live`: takes what is in shared memory, and gives nothing back.
-  __device__ void step(const Segment& segment, uint32_t key, uint32_t end, bool live) {
+  // Keys key .. key + 63 of the segment, up to `end`. Not `live`: takes what is in shared memory, and gives nothing
+  // back.
+  __device__ void step(const Visit& visit, uint32_t key, uint32_t end, bool live) {
+    const Segment& segment = visit.segment;
     const RingPlace begin = place_;
     const bool last = key + kTileKeys >= end;
     float s[kSums];
@@ -57,9 +59,12 @@ class FewRowsTile {
     const uint32_t absent = ring_.absent(tile_++);
 #pragma unroll
     for (int i = 0; i < kSums; ++i) s[i] *= p_.scale_log2;
-    if (live && (key + kTileKeys > limit_ || absent != 0)) mask(s, segment, key, absent);
+    if (__builtin_expect(live && (key + kTileKeys > limit_ || absent != 0), 0)) mask(s, segment, key, absent);
     softmax(s);
-    values(begin, last, live);
+    float4* partial = nullptr;
+    if (live && last && !segment.whole())
+      partial = reinterpret_cast<float4*>(p_.partial_out + visit.partial_row * kMaxLatent) + threadIdx.x;
+    values(begin, last, live, partial);
     first_ = false;
   }
 
@@ -68,23 +73,13 @@ class FewRowsTile {
     const Segment& segment = visit.segment;
     const int rows = portable::tile_rows<kRows>(p_, segment);
     if (threadIdx.x < 4) write_statistics(visit, rows);
-    if (segment.whole()) return write_result(segment, rows);
-    // In the order in which the threads hold it: combine_fragments.cuh.
-    auto* out = reinterpret_cast<float4*>(p_.partial_out + visit.partial_row * kMaxLatent) + threadIdx.x;
-#pragma unroll
-    for (int panel = 0; panel < kValuePanels; ++panel) {
-#pragma unroll
-      for (int i = 0; i < kRowGroups; ++i) {
-        const float* o = &o_[panel][4 * i];
-        out[(panel * kRowGroups + i) * kComputeThreads] = make_float4(o[0], o[1], o[2], o[3]);
-      }
-    }
+    if (segment.whole()) write_result(segment, rows);  // a partial result left with the last step
   }
 
  private:
   static constexpr int kRowGroups = kRows / 8;
-  static constexpr int kOwnRows = 2 * kRowGroups;  // of a thread
-  static constexpr int kSums = kRows / 2;          // accumulators of a thread
+  static constexpr int kOwnRows = 2 * kRowGroups;    // of a thread
+  static constexpr int kSums = kRows / 2;            // accumulators of a thread
   static constexpr int kStores = (kRows + 15) / 16;  // chunks of results a lane writes of each panel
   static constexpr float kStale = 8;  // P stays below 2^8: harmless in 16 bits, and rescaling becomes rare
   // Named barriers of the compute warps; 0 is __syncthreads.
@@ -182,8 +177,8 @@ class FewRowsTile {
       l_[row_of_sum(i)] += s[i];
     }
     // Matrix j of a stmatrix: rows 8 (i + j / 2) of P, keys 16 warp + 8 (j % 2).
-    const uint32_t p_at = ring_.base + Layout::kP +
-                          tile::swizzled(lane() / 16 * 8 + lane() % 8, 2 * warp() + lane() / 8 % 2, kRowBytes);
+    const uint32_t p_at =
+        ring_.base + Layout::kP + tile::swizzled(lane() / 16 * 8 + lane() % 8, 2 * warp() + lane() / 8 % 2, kRowBytes);
     uint32_t packed[2 * kRowGroups];
 #pragma unroll
     for (int i = 0; i < 2 * kRowGroups; ++i) packed[i] = portable::pack(s[2 * i], s[2 * i + 1], T());
@@ -237,8 +232,9 @@ class FewRowsTile {
     }
   }
 
-  // O^T += V^T P^T; gives the ring's groups back one by one.
-  __device__ void values(RingPlace at, bool last, bool live) {
+  // O^T += V^T P^T; gives the ring's groups back one by one. Panels that are complete go to `partial`, if it is given,
+  // while the others' products run: in the order in which the threads hold them (combine_fragments.cuh).
+  __device__ void values(RingPlace at, bool last, bool live, float4* partial) {
     const uint64_t p = ptx::wgmma_descriptor(ring_.base + Layout::kP);
 #pragma unroll
     for (int panel = 0; panel < kValuePanels; ++panel) ptx::wgmma_tie(o_[panel]);
@@ -262,20 +258,28 @@ class FewRowsTile {
     }
     if (last) add_up_sums();  // hidden behind the products
     place = at;
-    give_back<2>(place, live);
-    give_back<1>(place, live);
-    give_back<0>(place, live);
+    give_back<2>(place, live, partial);
+    give_back<1>(place, live, partial);
+    give_back<0>(place, live, partial);
   }
 
   template <int kPending>
-  __device__ void give_back(RingPlace& place, bool live) {
+  __device__ void give_back(RingPlace& place, bool live, float4* partial) {
     ptx::wgmma_wait<kPending>();
     constexpr int kFirst = (kTileGroups - 1 - kPending) * kGroupPanels;
 #pragma unroll
-    for (int panel = kFirst; panel < kFirst + kGroupPanels && panel < kValuePanels; ++panel)
-      ptx::wgmma_tie(o_[panel]);
+    for (int panel = kFirst; panel < kFirst + kGroupPanels && panel < kValuePanels; ++panel) ptx::wgmma_tie(o_[panel]);
     if (live && lane() == 0) ptx::mbarrier_arrive(ring_.empty(place.slot));
     place.next();
+    if (partial == nullptr) return;
+#pragma unroll
+    for (int panel = kFirst; panel < kFirst + kGroupPanels && panel < kValuePanels; ++panel) {
+#pragma unroll
+      for (int i = 0; i < kRowGroups; ++i) {
+        const float* o = &o_[panel][4 * i];
+        partial[(panel * kRowGroups + i) * kComputeThreads] = make_float4(o[0], o[1], o[2], o[3]);
+      }
+    }
   }
 
   // Row sums over all threads of a row.
@@ -329,8 +333,8 @@ class FewRowsTile {
     float inverse[kOwnRows];
 #pragma unroll
     for (int c = 0; c < kOwnRows; ++c) inverse[c] = l_[c] == 0.0f ? 0.0f : 1.0f / l_[c];
-    // Matrix j of a stmatrix: rows 8 (i + j / 2), columns 8 (j % 2). Halves of a row change places every four rows, so that
-    // eight rows lie in different banks.
+    // Matrix j of a stmatrix: rows 8 (i + j / 2), columns 8 (j % 2). Halves of a row change places every four rows, so
+    // that eight rows lie in different banks.
     const auto place = [](int row, int half) { return row * 32 + ((half ^ row / 4) & 1) * 16; };
     const int staging = Layout::kStaging + 2 * warp() * Layout::kStagingBytes;
     const int in = place(lane() / 16 * 8 + lane() % 8, lane() / 8 % 2);
@@ -382,11 +386,11 @@ class FewRowsTile {
   const DecodeKernelParams& p_;
   const Ring<Layout> ring_;
   RingPlace place_;
-  uint32_t tile_ = 0;     // of the slice
-  uint32_t limit_ = 0;    // keys before it are visible to all rows
-  bool first_ = true;     // no tile of the segment is through
-  float m_[kOwnRows];     // maxima, scaled, in log2 units; may lag behind by kStale
-  float l_[kOwnRows];     // sums over this thread's keys, relative to m_; of all keys after the last tile
+  uint32_t tile_ = 0;   // of the slice
+  uint32_t limit_ = 0;  // keys before it are visible to all rows
+  bool first_ = true;   // no tile of the segment is through
+  float m_[kOwnRows];   // maxima, scaled, in log2 units; may lag behind by kStale
+  float l_[kOwnRows];   // sums over this thread's keys, relative to m_; of all keys after the last tile
   float o_[kValuePanels][kSums];
 };
 

@@ -61,8 +61,8 @@ struct RingPlace {
 };
 
 // With one request and one tile of rows, where each slice is one tile of keys, a block knows its page but for the
-// question whether every second block is left out (slice_of_block). Half a warp looks up either answer while the length is on its
-// way.
+// question whether every second block is left out (slice_of_block). Half a warp looks up either answer while the length
+// is on its way.
 constexpr int kGuessLanes = 16;
 __device__ __forceinline__ uint32_t guessed_slice(uint32_t half) {
   return half == 0 ? blockIdx.x : slice_of_block(blockIdx.x, gridDim.x, 0);
@@ -76,8 +76,8 @@ __device__ __forceinline__ int32_t guess_page(const DecodeKernelParams& p) {
 
 // The key warp: every tile of every segment of the slice, in order. `guess` is guess_page's, of use if `guessed`.
 template <class RingType, int kRows, LineKind kKind>
-__device__ void load_keys(const DecodeKernelParams& p, const CUtensorMap& kv_map, Cursor<kRows, kKind> cursor, int32_t guess,
-                          bool guessed, const RingType& ring) {
+__device__ void load_keys(const DecodeKernelParams& p, const CUtensorMap& kv_map, Cursor<kRows, kKind> cursor,
+                          int32_t guess, bool guessed, const RingType& ring) {
   const uint32_t lane = threadIdx.x % 32;
   const uint64_t policy = ptx::evict_first_policy();
   const uint32_t log2_boxes = kLog2TileKeys - p.log2_box;  // of a tile
@@ -169,7 +169,8 @@ __device__ void send_home(const RingType& ring) {
 
 // The query warp: each segment, with its tile of Q if it has keys; rows that do not exist become zeros.
 template <class RingType, int kRows, LineKind kKind>
-__device__ void load_queries(const DecodeKernelParams& p, Cursor<kRows, kKind> cursor, uint32_t slice, const RingType& ring) {
+__device__ void load_queries(const DecodeKernelParams& p, Cursor<kRows, kKind> cursor, uint32_t slice,
+                             const RingType& ring) {
   for (uint32_t number = 0;; ++number) {
     const Segment& segment = cursor.segment();
     // The tile before is not used any more, nor the visit before that.

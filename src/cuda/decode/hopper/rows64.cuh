@@ -41,7 +41,7 @@
 
 namespace flashmla::cuda {
 
-template <typename T>
+template <typename T, LineKind kKind>
 __global__ void __launch_bounds__(kRows64Threads, 1)
     decode_rows64(const __grid_constant__ DecodeKernelParams p, const __grid_constant__ CUtensorMap kv_map) {
 #if FLASHMLA_SM90A
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kRows64Threads, 1)
   }
   __syncthreads();
   ptx::grid_dependency_wait();
-  Line<rows64::kRows, LineKind::kAny> line(p);
+  Line<rows64::kRows, kKind> line(p);
   const LineTotals totals = line.read();
   const uint32_t slices = slice_count(totals, p.blocks, p.few_units, p.least_units);
   const uint32_t slice = slice_of_block(blockIdx.x, gridDim.x, slices);
@@ -67,18 +67,18 @@ __global__ void __launch_bounds__(kRows64Threads, 1)
   if (warp == rows64::kFinder / 32) {
     const Slices cut(totals.units, slices);
     const uint32_t begin = cut.begin(slice);
-    const Cursor<rows64::kRows, LineKind::kAny> cursor(p, line.rule(), line.find(begin), begin, cut.begin(slice + 1));
+    const Cursor<rows64::kRows, kKind> cursor(p, line.rule(), line.find(begin), begin, cut.begin(slice + 1));
     if (threadIdx.x == rows64::kFinder) {
-      new (shared.cursor()) Cursor<rows64::kRows, LineKind::kAny>(cursor);
+      new (shared.cursor<kKind>()) Cursor<rows64::kRows, kKind>(cursor);
       const Segment& segment = cursor.segment();
-      shared.note_visit(0, {segment, partial_slot<rows64::kRows, LineKind::kAny>(p, segment, slice) * rows64::kRows});
+      shared.note_visit(0, {segment, partial_slot<rows64::kRows, kKind>(p, segment, slice) * rows64::kRows});
     }
     __syncwarp();
   }
   switch (static_cast<Role>(warp / 4)) {
     case Role::kScores: return rows64::scores_role<T>(p, shared);
-    case Role::kLeft: return rows64::values_role<T, Role::kLeft>(p, kv_map, shared, slice);
-    case Role::kRight: return rows64::values_role<T, Role::kRight>(p, kv_map, shared, slice);
+    case Role::kLeft: return rows64::values_role<T, Role::kLeft, kKind>(p, kv_map, shared, slice);
+    case Role::kRight: return rows64::values_role<T, Role::kRight, kKind>(p, kv_map, shared, slice);
   }
 #else
   __trap();  // table.cc never chooses it here

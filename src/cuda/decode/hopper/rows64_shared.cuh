@@ -74,9 +74,10 @@ class Shared {
     ptx::mbarrier_arrive(visit_noted(number));
   }
   // Where the walk of the slice stands: its finder's alone.
-  __device__ Cursor<kRows, LineKind::kAny>* cursor() const {
-    static_assert(sizeof(Cursor<kRows, LineKind::kAny>) <= kCursorBytes && alignof(Cursor<kRows, LineKind::kAny>) <= 8);
-    return reinterpret_cast<Cursor<kRows, LineKind::kAny>*>(memory_ + Layout::kCursor);
+  template <LineKind kKind>
+  __device__ Cursor<kRows, kKind>* cursor() const {
+    static_assert(sizeof(Cursor<kRows, kKind>) <= kCursorBytes && alignof(Cursor<kRows, kKind>) <= 8);
+    return reinterpret_cast<Cursor<kRows, kKind>*>(memory_ + Layout::kCursor);
   }
 
   // One thread, before any of it is used.

@@ -100,12 +100,14 @@ class Copies {
 
 // A thread of the right half walks the slice; segment `number` comes next. It is found before anybody asks for it,
 // because lengths may have to be read, and outside the products, where registers are free.
+template <LineKind kKind>
 __device__ __forceinline__ void find_segment(const DecodeKernelParams& p, const Shared& shared, uint32_t slice,
                                              uint32_t number) {
-  if (threadIdx.x == kFinder && !shared.cursor()->segment().last) {
-    shared.cursor()->next();
-    const Segment& segment = shared.cursor()->segment();
-    shared.note_visit(number, {segment, partial_slot<kRows, LineKind::kAny>(p, segment, slice) * kRows});
+  Cursor<kRows, kKind>* cursor = shared.cursor<kKind>();
+  if (threadIdx.x == kFinder && !cursor->segment().last) {
+    cursor->next();
+    const Segment& segment = cursor->segment();
+    shared.note_visit(number, {segment, partial_slot<kRows, kKind>(p, segment, slice) * kRows});
   }
   __syncwarp();
 }
@@ -231,7 +233,7 @@ class Values {
   float o_[kSums];
 };
 
-template <typename T, Role kRole>
+template <typename T, Role kRole, LineKind kKind>
 __device__ __forceinline__ void values_role(const DecodeKernelParams& p, const CUtensorMap& kv_map,
                                             const Shared& shared, uint32_t slice) {
   constexpr bool kLeft = kRole == Role::kLeft;
@@ -241,10 +243,10 @@ __device__ __forceinline__ void values_role(const DecodeKernelParams& p, const C
   for (uint32_t unit = kLeft ? 1 : 0; unit < kUnits; unit += 2) {
     if (kLeft) copies.copy_rope(unit / 2);
     copies.copy_unit(unit);
-    if (!kLeft && copies.ends_segment()) find_segment(p, shared, slice, ++found);
+    if (!kLeft && copies.ends_segment()) find_segment<kKind>(p, shared, slice, ++found);
     copies.next_block();
   }
-  while (!kLeft && found < kFoundAhead) find_segment(p, shared, slice, ++found);
+  while (!kLeft && found < kFoundAhead) find_segment<kKind>(p, shared, slice, ++found);
   if (threadIdx.x % kRoleThreads == 0) ptx::grid_dependency_launch();
   ptx::named_barrier_arrive(kPFreeBarrier, 3 * kRoleThreads);
   Values<T, kRole> values(p, shared);
@@ -275,7 +277,7 @@ __device__ __forceinline__ void values_role(const DecodeKernelParams& p, const C
     }
     values.finish(shared.visit(number));
     if (segment.last) return;
-    if (!kLeft) find_segment(p, shared, slice, ++found);
+    if (!kLeft) find_segment<kKind>(p, shared, slice, ++found);
   }
 }
 

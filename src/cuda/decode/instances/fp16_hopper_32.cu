@@ -1,3 +1,19 @@
+#include "cuda/decode/hopper/few_rows.cuh"
 #include "cuda/decode/instances/instance.cuh"
 
-FLASHMLA_FEW_ROWS_INSTANCE(fp16_hopper_32_split, fp16_hopper_32_combine, __half, 32)
+namespace flashmla::cuda {
+namespace {
+
+template <LineKind kKind>
+const void* split() {
+  return reinterpret_cast<const void*>(&decode_few_rows<__half, 32, kKind>);
+}
+template <LineKind kKind>
+const void* combine() {
+  return reinterpret_cast<const void*>(&combine_partials<__half, 32, Widths::kTuned, PartialOrder::kFragments, kKind>);
+}
+
+}  // namespace
+}  // namespace flashmla::cuda
+
+FLASHMLA_HOPPER_INSTANCE(fp16_hopper_32_split, split, fp16_hopper_32_combine, combine)

@@ -31,9 +31,9 @@ const void* fp16_hopper_16_combine(LineKind kind);
 const void* fp16_hopper_32_split(LineKind kind);
 const void* fp16_hopper_32_combine(LineKind kind);
 
-const void* bf16_64_split(LineKind kind);
-const void* bf16_64_combine(LineKind kind);
-const void* fp16_64_split(LineKind kind);
-const void* fp16_64_combine(LineKind kind);
+const void* bf16_hopper_64_split(LineKind kind);
+const void* bf16_hopper_64_combine(LineKind kind);
+const void* fp16_hopper_64_split(LineKind kind);
+const void* fp16_hopper_64_combine(LineKind kind);
 
 }  // namespace flashmla::cuda

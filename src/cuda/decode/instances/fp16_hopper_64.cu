@@ -1,0 +1,20 @@
+#include "cuda/decode/hopper/rows64.cuh"
+#include "cuda/decode/instances/instance.cuh"
+
+namespace flashmla::cuda {
+namespace {
+
+template <LineKind kKind>
+const void* split() {
+  return reinterpret_cast<const void*>(&decode_rows64<__half, kKind>);
+}
+template <LineKind kKind>
+const void* combine() {
+  return reinterpret_cast<const void*>(
+      &combine_partials<__half, rows64::kRows, Widths::kTuned, PartialOrder::kRows, kKind>);
+}
+
+}  // namespace
+}  // namespace flashmla::cuda
+
+FLASHMLA_HOPPER_INSTANCE(fp16_hopper_64_split, split, fp16_hopper_64_combine, combine)
