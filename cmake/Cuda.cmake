@@ -3,6 +3,8 @@ set(FLASHMLA_CUDA AUTO CACHE STRING "CUDA back end: AUTO (built where the toolki
 set_property(CACHE FLASHMLA_CUDA PROPERTY STRINGS AUTO ON OFF)
 # Compute capabilities with machine code of their own; every newer GPU runs the PTX of the first one.
 set(FLASHMLA_CUDA_ARCHS "80;86;89;90a;100;120" CACHE STRING "GPU architectures that kernels are compiled for")
+option(FLASHMLA_DEVICE_WATCHDOG "Kernels trap where a wait in shared memory does not end (Debug builds always do)" OFF)
+option(FLASHMLA_DEVICE_JITTER "Kernels delay their warps at random, so that races show: for tests" OFF)
 
 set(FLASHMLA_HAS_CUDA OFF)
 set(FLASHMLA_CUDA_STATE "off (FLASHMLA_CUDA=OFF)")
@@ -38,4 +40,7 @@ if(FLASHMLA_HAS_CUDA)
   endif()
   # A spill or a stack frame in a kernel is an error.
   target_compile_options(flashmla_cuda_options INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;${codes};--expt-relaxed-constexpr;-lineinfo;-Xptxas=--warn-on-spills,--warn-on-local-memory-usage,--warning-as-error;-Werror=all-warnings>)
+  target_compile_definitions(flashmla_cuda_options INTERFACE
+    $<$<OR:$<BOOL:${FLASHMLA_DEVICE_WATCHDOG}>,$<CONFIG:Debug>>:FLASHMLA_DEVICE_WATCHDOG>
+    $<$<BOOL:${FLASHMLA_DEVICE_JITTER}>:FLASHMLA_DEVICE_JITTER>)
 endif()

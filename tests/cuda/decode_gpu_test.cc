@@ -292,5 +292,50 @@ TEST(CudaDecode, BadValuesOnTheDevice) {
   EXPECT_EQ(std::memcmp(masked.first.data() + 3 * 16 * 512, want.first.data() + 3 * 16 * 512, 16 * 512 * 2), 0);
 }
 
+struct RepeatedShape {
+  int64_t batch, seq_q, heads, page, pages_each;
+  bool causal;
+};
+
+// Nothing depends on which warp is faster: in a build with FLASHMLA_DEVICE_JITTER warps are held up at random.
+TEST(CudaDecode, HopperKernelsRepeatBitForBit) {
+  REQUIRE_GPU();
+#ifdef FLASHMLA_DEVICE_JITTER
+  constexpr int kRepeats = 200;
+#else
+  constexpr int kRepeats = 50;
+#endif
+  for (const RepeatedShape& shape : {RepeatedShape{1, 1, 16, 64, 60, false},     // one request, cut into slices
+                                     RepeatedShape{6, 1, 5, 16, 40, false},      // few rows, small pages
+                                     RepeatedShape{3, 2, 64, 64, 12, true},      // 128 rows
+                                     RepeatedShape{50, 1, 64, 16, 8, false}}) {  // 64 rows, many short requests
+    GpuCall call(shape.batch, shape.seq_q, shape.heads, shape.page, shape.pages_each, shape.causal);
+    cases::Random random({static_cast<uint64_t>(shape.batch)});
+    std::vector<int32_t> lengths(static_cast<size_t>(shape.batch));
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      const int64_t most = shape.pages_each * shape.page;
+      lengths[i] = static_cast<int32_t>(i == 0 ? most - 3 : i % 4 == 3 ? random.below(3) : random.below(most + 1));
+    }
+    call.lens.upload(lengths);
+    for (const char* kernel : {"hopper_r8", "hopper_r16", "hopper_r32", "hopper_r64"}) {
+      const Context context{.device = {DeviceType::kCUDA}, .backend = "cuda", .kernel = kernel};
+      const auto bytes = workspace_bytes(call.shape, call.params.options, context);
+      if (!bytes.ok() && bytes.status().text().find("sm_90a") != std::string::npos)
+        GTEST_SKIP() << bytes.status().text();
+      ASSERT_TRUE(bytes.ok()) << bytes.status().text();
+      const DeviceVector<uint8_t> workspace(bytes.value());  // of this kernel, which need not be the call's choice
+      std::pair<std::vector<uint16_t>, std::vector<float>> first;
+      for (int repeat = 0; repeat <= kRepeats; ++repeat) {
+        call.poison_outputs();
+        const Status status = decode(call.params, {workspace.data(), bytes.value()}, context);
+        ASSERT_TRUE(status.ok()) << status.text();
+        check(cudaDeviceSynchronize());
+        if (repeat == 0) first = call.result();
+        ASSERT_TRUE(first == call.result()) << kernel << ", batch " << shape.batch << ", repeat " << repeat;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace flashmla::tests

@@ -1,11 +1,12 @@
 # ./dev gpu: the tests and benches that need a GPU. Sourced.
 
 command_gpu() {
-  local build=1 sanitize=0 commit="" out=$state/gpu
+  local build=1 sanitize=0 jitter=0 commit="" out=$state/gpu
   while [[ $# -gt 0 ]]; do
     case $1 in
       --no-build) build=0 ;;
       --sanitize) sanitize=1 ;;
+      --jitter) jitter=1 ;;
       --commit) [[ $# -ge 2 ]] || die "--commit needs a commit"; commit=$2; shift ;;
       --out) [[ $# -ge 2 ]] || die "--out needs a folder"; out=$2; shift ;;
       *) die "'gpu' does not take '$1'; see ./dev help" ;;
@@ -17,7 +18,16 @@ command_gpu() {
   if ((build)); then
     require "${needs_build[@]}"
     command -v nvcc >/dev/null || [[ -x /usr/local/cuda/bin/nvcc ]] || die "nvcc is not there: install the CUDA toolkit, version 12.8 or newer"
-    build_preset cuda -DFLASHMLA_BUILD_TESTS=ON -DFLASHMLA_BUILD_CLI=OFF -DBUILD_SHARED_LIBS=OFF
+    if ((jitter)); then
+      build_preset jitter -DFLASHMLA_BUILD_TESTS=ON -DFLASHMLA_BUILD_CLI=OFF -DFLASHMLA_BUILD_RUNNER=OFF \
+        -DBUILD_SHARED_LIBS=OFF flashmla_tests
+    else
+      build_preset cuda -DFLASHMLA_BUILD_TESTS=ON -DFLASHMLA_BUILD_CLI=OFF -DBUILD_SHARED_LIBS=OFF
+    fi
+  fi
+  if ((jitter)); then
+    gpu_jitter
+    return
   fi
   local tests=build/cuda/tests/flashmla_tests benches=build/cuda/bench/gpu
   [[ -x $tests && -x $benches/flashmla_gpu_bench ]] || die "build/cuda is not built: run ./dev gpu without --no-build"
@@ -42,6 +52,16 @@ command_gpu() {
   fi
   ((failed == 0)) || die "some of it failed; logs are in $out"
   say "all of it passed; results are in $out"
+}
+
+# The Hopper kernels with delays at random (cmake/Cuda.cmake). No times: they would mean nothing.
+gpu_jitter() {
+  local tests=build/jitter/tests/flashmla_tests
+  [[ -x $tests ]] || die "build/jitter is not built: run ./dev gpu --jitter without --no-build"
+  gpu_tests jitter "$tests" \
+    --gtest_filter='CudaHopperPtx.*:CudaWgmma.*:CudaDecode.HopperKernels*:CudaDecode.FiftyRepeats*:CudaGraph.*:Decode.*:Hostile.*' ||
+    die "some of it failed; the log is $out/jitter.log"
+  say "all of it passed; the log is $out/jitter.log"
 }
 
 # gpu_tests NAME COMMAND...: output to a log; its last lines when it fails.

@@ -19,18 +19,31 @@
 
 namespace flashmla::ptx {
 
-// Holds the warp up for 0 to 2,047 clocks, more often few than many, where FLASHMLA_DEVICE_JITTER is defined: before it
-// waits, arrives or copies. What is right only as long as one warp is faster than another shows then. Nothing otherwise.
+// ---- clocks (PTX ISA, "%clock"), for builds that look for races and waits without end
+
+__device__ __forceinline__ uint32_t clock_low() {
+  uint32_t clocks;
+  asm volatile("mov.u32 %0, %%clock;" : "=r"(clocks)::"memory");
+  return clocks;
+}
+
+// In units of 2^32 clocks.
+__device__ __forceinline__ uint32_t clock_high() {
+  uint32_t clocks;
+  asm volatile("mov.u32 %0, %%clock_hi;" : "=r"(clocks)::"memory");
+  return clocks;
+}
+
+// Where FLASHMLA_DEVICE_JITTER is defined: holds a warp up for 0 to 2,047 clocks, more often few than many, before it
+// waits, arrives or copies. What is right only while one warp is faster than another shows then.
 __device__ __forceinline__ void jitter() {
 #ifdef FLASHMLA_DEVICE_JITTER
-  uint32_t start, now;
-  asm volatile("mov.u32 %0, %%clock;" : "=r"(start)::"memory");  // one value for the warp
+  const uint32_t start = clock_low();  // the same for a warp's lanes
   uint32_t hash = (start ^ blockIdx.x << 20 ^ threadIdx.x / 32 << 12) * 0x9e3779b1u;
   hash = (hash ^ hash >> 15) * 0x85ebca6bu;
   const uint32_t clocks = (hash >> 8 & 2047) >> (hash >> 29);
-  do {
-    asm volatile("mov.u32 %0, %%clock;" : "=r"(now)::"memory");
-  } while (now - start < clocks);
+  while (clock_low() - start < clocks) {
+  }
 #endif
 }
 
@@ -73,15 +86,15 @@ __device__ __forceinline__ bool mbarrier_try_wait(uint32_t barrier, uint32_t par
   return done != 0;
 }
 
-// Waits for the phase of this parity. With FLASHMLA_DEVICE_WATCHDOG a wait that does not end traps: the host gets
-// cudaErrorLaunchFailure. It says no more: a printf takes a stack frame, which is an error here (cmake/Cuda.cmake), and
-// would have ptxas wait for every matrix product by itself.
+// Waits for the phase of this parity. With FLASHMLA_DEVICE_WATCHDOG a wait that does not end traps, and the launch
+// fails. It gives no message: a printf takes a stack frame, and ptxas then executes the matrix products around it one
+// by one.
 __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity) {
   jitter();
 #ifdef FLASHMLA_DEVICE_WATCHDOG
-  constexpr int kTries = 1'000'000;  // 20 ms and more
-  for (int tries = 0; !mbarrier_try_wait(barrier, parity); ++tries) {
-    if (tries == kTries) __trap();
+  const uint32_t start = clock_high();
+  while (!mbarrier_try_wait(barrier, parity)) {
+    if (clock_high() - start >= 2) __trap();  // 2^32 clocks have passed, some seconds
   }
 #else
   while (!mbarrier_try_wait(barrier, parity)) {
