@@ -56,6 +56,10 @@ TEST(CudaSelect, FollowsRowsAndSharedMemory) {
   EXPECT_EQ(kernel_of(shape_of(1, 1, 16), kH200), "hopper_r16");
   EXPECT_EQ(kernel_of(shape_of(1, 2, 16), kH200), "hopper_r32");
   EXPECT_EQ(kernel_of(shape_of(1, 1, 20), kH20), "hopper_r32");
+  EXPECT_EQ(kernel_of(shape_of(1, 1, 128), kH200), "hopper_r64");
+  EXPECT_EQ(kernel_of(shape_of(1, 2, 128), kH200), "hopper_r64");
+  EXPECT_EQ(kernel_of(shape_of(2, 1, 33), kH200), "hopper_r64");
+  EXPECT_EQ(kernel_of(shape_of(2, 1, 32), kH200), "hopper_r32");
   DeviceInfo compiled = kH200;  // from compute_80 PTX
   compiled.hopper_code = false;
   EXPECT_EQ(kernel_of(shape_of(1, 1, 16), compiled), "portable_r16");
@@ -105,7 +109,7 @@ TEST(CudaSelect, WorkspaceIsBounded) {
   };
   EXPECT_EQ(bytes(1, 16, kH200), bytes(100'000, 16, kH200));
   EXPECT_LE(bytes(1, 16, kH200), 2 * 132 * 16 * (512 * 4 + 8) + 512);
-  EXPECT_LE(bytes(1, 128, kH200), 2 * 132 * 32 * (512 * 4 + 8) + 512);
+  EXPECT_LE(bytes(1, 128, kH200), 2 * 132 * 64 * (512 * 4 + 8) + 512);
   EXPECT_LT(bytes(1, 16, kH20), bytes(1, 16, kH200));
   EXPECT_GT(bytes(128, 16, kH200, {.splits = 8}), bytes(64, 16, kH200, {.splits = 8}));
 }

@@ -113,7 +113,7 @@ enum class PartialOrder : int32_t {
 };
 
 template <typename T, int kRows, Widths kWidths, PartialOrder kOrder, LineKind kKind>
-__global__ void __launch_bounds__(kCombineThreads, kWidths == Widths::kTuned ? 2 : 1)
+__global__ void __launch_bounds__(kCombineThreads, kWidths == Widths::kTuned && kRows < 64 ? 2 : 1)
     combine_partials(const __grid_constant__ DecodeKernelParams p) {
   constexpr DecodeConfig C{kRows, kWidths};
   using Sum = std::conditional_t<kOrder == PartialOrder::kRows, portable::Partial, hopper::FragmentSum>;
@@ -122,10 +122,14 @@ __global__ void __launch_bounds__(kCombineThreads, kWidths == Widths::kTuned ? 2
   // The split kernel passed its own wait before it let this one start, so lengths are as the caller wants them.
   Line<C.rows, kKind> line(p);
   const LineTotals totals = line.read();
-  const uint32_t slices = slice_count(totals, p.blocks, p.few_units, p.least_units);
-  // With few slices two blocks share each one's work.
-  const uint32_t sharers = 2 * slices <= gridDim.x ? 2 : 1;
-  const uint32_t slice = blockIdx.x / sharers;
+  const uint32_t slices = slice_count(totals, p.positions, p.few_units, p.least_units);
+  const BlockPlace place = block_place<kKind>(p);
+  // Slices of 64 rows are large: where they are few, several blocks share the work of each.
+  constexpr uint32_t kMostSharers = 8;
+  const uint32_t sharers =
+      kRows < 64 || slices == 0 ? 1 : min(static_cast<uint32_t>(p.positions) / slices, kMostSharers);
+  const uint32_t slice = sharers > 1 ? place.position / sharers : slice_of_block(place.position, p.positions, slices);
+
   if (slice >= slices) {
     ptx::grid_dependency_wait();
     return;
@@ -133,20 +137,23 @@ __global__ void __launch_bounds__(kCombineThreads, kWidths == Widths::kTuned ? 2
   const Slices cut(totals.units, slices);
   const uint32_t begin = cut.begin(slice);
   const uint32_t end = cut.begin(slice + 1);
+  const uint32_t lanes = kKind == LineKind::kAny ? 1 : p.lanes.divisor;
   const bool splits = kKind == LineKind::kAny && p.units.max_splits != 0;
   bool waited = false;
   // The tile at the slice's begin, then the one at its end; of forced splits every tile whose first one is in the
   // slice.
   for (uint32_t unit = begin; unit < end;) {
-    const Cursor<C.rows, kKind> cursor(p, line.rule(), line.find(unit), unit, end);
+    const Cursor<C.rows, kKind> cursor(p, line.rule(), line.find(unit), unit, end, place.lane);
     const Segment& segment = cursor.segment();
     const uint32_t tile_begin = unit - segment.unit_begin;
     const uint32_t tile_end = tile_begin + segment.units;
     const bool shared = splits ? segment.begins_here() && segment.units > 1 : tile_begin < begin || tile_end > end;
-    portable::Share share =
-        splits ? portable::split_share<C.rows>(p, segment) : portable::slice_share(segment, cut, tile_begin, slice);
-    share.rank = share.rank * sharers + blockIdx.x % sharers;
-    share.ranks *= sharers;
+    portable::Share share = splits ? portable::split_share<C.rows>(p, segment)
+                                   : portable::slice_share(segment, cut, tile_begin, slice, place.lane, lanes);
+    if (sharers > 1) {
+      share.rank = share.rank * sharers + place.position % sharers;
+      share.ranks *= sharers;
+    }
     unit = splits || tile_end >= end - 1 ? tile_end : end - 1;
     if (!waited) ptx::grid_dependency_wait();
     waited = true;

@@ -24,18 +24,18 @@ struct Share {
   __device__ int64_t slot(int part) const { return part == 0 ? first_slot : next_slot + (part - 1) * slot_step; }
 };
 
-// A tile that slices share, each with a rank in it; `tile_begin` is its first unit on the line.
+// A tile that slices share, each with a rank in it; `tile_begin` is its first unit on the line of its lane.
 __device__ __forceinline__ Share slice_share(const Segment& segment, const Slices& cut, uint32_t tile_begin,
-                                             uint32_t slice) {
+                                             uint32_t slice, uint32_t lane, uint32_t lanes) {
   Share share;
   const uint32_t first = cut.owner(tile_begin);
   share.segment = segment;
   share.parts = static_cast<int>(cut.owner(tile_begin + segment.units - 1) - first) + 1;
   share.rank = static_cast<int>(slice - first);
   share.ranks = share.parts;
-  share.first_slot = 2 * static_cast<int64_t>(first) + 1;
-  share.next_slot = share.first_slot + 1;
-  share.slot_step = 2;
+  share.first_slot = 2 * static_cast<int64_t>(first * lanes + lane) + 1;
+  share.slot_step = static_cast<int>(2 * lanes);
+  share.next_slot = share.first_slot + share.slot_step - 1;
   return share;
 }
 

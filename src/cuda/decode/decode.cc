@@ -36,6 +36,16 @@ int64_t partial_slots(const DecodeShape& shape, const UnitRule& rule, const Deco
 // Of each kernel; never depends on lengths.
 int blocks_of(const DeviceInfo& device) { return std::min(device.multiprocessors, kMaxBlocks); }
 
+// Row tiles of a request that blocks take side by side, so that its keys are read from memory once; 1 where that would
+// leave too many blocks without work, or requests have tiles of their own number.
+int lanes_of(const DecodeShape& shape, const DecodeEntry& entry, const UnitRule& units, int blocks) {
+  if (entry.family != Family::kHopper || shape.ragged_q || units.max_splits != 0) return 1;
+  const int64_t tiles = (shape.seq_q * shape.heads_q + entry.rows - 1) / entry.rows;
+  if (tiles > blocks) return 1;
+  const auto lanes = static_cast<int>(tiles);
+  return blocks % lanes <= blocks / 16 ? lanes : 1;
+}
+
 int64_t round_up(int64_t bytes) {
   return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
 }
@@ -95,19 +105,24 @@ DecodeKernelParams kernel_params(const DecodeParams& params, const DecodeShape& 
   p.page_size = FastDivisor(static_cast<uint32_t>(shape.page_size));
   p.pages = static_cast<int32_t>(shape.pages);
   p.max_keys = static_cast<int32_t>(std::min(shape.table_width * shape.page_size, kMaxCount));
-  p.blocks = blocks_of(device);
+  p.units = unit_rule(params.options, entry);
+  const int blocks = blocks_of(device);
+  const int lanes = lanes_of(shape, entry, p.units, blocks);
+  p.lanes = FastDivisor(static_cast<uint32_t>(lanes));
+  p.positions = blocks / lanes;
+  p.blocks = p.positions * lanes;
   p.stages = entry.stages;
   p.log2_box = static_cast<uint32_t>(std::max(log2_box(shape), 0));
   p.box_panels = box_panels(shape, entry);
   p.few_units = entry.few_units;
   p.least_units = entry.least_units;
-  p.units = unit_rule(params.options, entry);
+
   p.scale_log2 = static_cast<float>(params.softmax_scale * 1.4426950408889634);
   const float infinity = std::numeric_limits<float>::infinity();
   p.empty_lse = params.options.empty_lse == EmptyLse::kPlusInf ? infinity : -infinity;
   p.causal = shape.causal;
   auto* memory = static_cast<char*>(workspace.data);
-  const int64_t slots = partial_slots(shape, p.units, entry, p.blocks);
+  const int64_t slots = partial_slots(shape, p.units, entry, blocks);
   p.partial_out = reinterpret_cast<float*>(memory);
   p.partial_ml = reinterpret_cast<float2*>(memory + partial_out_bytes(shape, entry, slots));
   return p;

@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(DecodeConfig{kRows, kWidths}.threads(), 1)
   ptx::grid_dependency_wait();
   Line<C.rows, LineKind::kAny> line(p);
   const LineTotals totals = line.read();
-  const uint32_t slices = slice_count(totals, p.blocks, p.few_units, p.least_units);
+  const uint32_t slices = slice_count(totals, p.positions, p.few_units, p.least_units);
   const uint32_t slice = slice_of_block(blockIdx.x, gridDim.x, slices);
   if (slice >= slices) {
     ptx::grid_dependency_launch();

@@ -52,6 +52,18 @@ __device__ __forceinline__ uint32_t row_tiles(const DecodeKernelParams& p, const
   return (static_cast<uint32_t>(size.tokens) * p.group.divisor + kRows - 1) / kRows;
 }
 
+// A block's lane, and its position among those of the lane.
+struct BlockPlace {
+  uint32_t lane;
+  uint32_t position;
+};
+template <LineKind kKind>
+__device__ __forceinline__ BlockPlace block_place(const DecodeKernelParams& p) {
+  if (kKind == LineKind::kAny) return {0, blockIdx.x};
+  const uint32_t position = p.lanes.quotient(blockIdx.x);
+  return {blockIdx.x - position * p.lanes.divisor, position};
+}
+
 template <int kRows, LineKind kKind>
 class Line {
  public:
@@ -72,6 +84,7 @@ class Line {
   // Reads every length once. All lanes of the warp call it, and get the same answer.
   __device__ LineTotals read() {
     if (plain_) tiles_ = row_tiles<kRows>(p_, {0, p_.seq_q, 0}) * p_.heads_kv;
+    if (kKind != LineKind::kAny && p_.lanes.divisor > 1) tiles_ = 1;
     if (one_) keys_[0] = clamp(ptx::load_l2(p_.seq_lens), 0, p_.max_keys);
     for (;; ++rule_.log2_keys) {  // again only with more keys than any cache holds today
       if (one_) {                 // nothing to add up: the way to the first key is short
@@ -197,7 +210,7 @@ class Line {
   UnitRule rule_;
   const bool plain_;               // as LineKind::kPlain
   const bool one_;                 // as LineKind::kOne
-  uint32_t tiles_ = 0;             // of a request, where plain
+  uint32_t tiles_ = 0;             // of a request in a lane, where plain
   uint32_t units_[kPerLane] = {};  // of this lane's requests in the window read last
   int32_t keys_[kPerLane] = {};
   uint32_t before_ = 0;  // units of the window before this lane's
@@ -227,14 +240,14 @@ template <int kRows, LineKind kKind>
 class Cursor {
  public:
   __device__ Cursor(const DecodeKernelParams& params, const UnitRule& rule,
-                    const typename Line<kRows, kKind>::Place& place, uint32_t begin, uint32_t end)
-      : p_(&params), log2_keys_(rule.log2_keys), unit_(begin), end_(end) {
+                    const typename Line<kRows, kKind>::Place& place, uint32_t begin, uint32_t end, uint32_t lane = 0)
+      : p_(&params), log2_keys_(rule.log2_keys), unit_(begin), end_(end), lane_(lane) {
     segment_.request = place.request;
     enter(place.size);
     const uint32_t local = begin - place.base;
     const uint32_t tile = local < segment_.units ? 0 : local / segment_.units;
     segment_.kv_head = static_cast<int32_t>(row_tiles_ == 1 ? tile : tile / row_tiles_);
-    segment_.row_tile = tile - segment_.kv_head * row_tiles_;
+    segment_.row_tile = lane_ + tile - segment_.kv_head * row_tiles_;
     set_range(local - tile * segment_.units);
   }
 
@@ -245,8 +258,8 @@ class Cursor {
     unit_ += segment_.unit_end - segment_.unit_begin;
     if (done()) return;
     if (segment_.unit_end < segment_.units) return set_range(segment_.unit_end);  // the next split of the tile
-    if (++segment_.row_tile == row_tiles_) {
-      segment_.row_tile = 0;
+    if (++segment_.row_tile >= lane_ + row_tiles_) {
+      segment_.row_tile = lane_;
       if (++segment_.kv_head == p_->heads_kv && kKind != LineKind::kOne) {
         segment_.kv_head = 0;
         do {  // ragged q: requests without query tokens have no tiles
@@ -266,6 +279,7 @@ class Cursor {
     segment_.units = units.count;
     segment_.unit_keys = units.keys;
     row_tiles_ = row_tiles<kRows>(*p_, size);
+    if (kKind != LineKind::kAny && p_->lanes.divisor > 1) row_tiles_ = 1;
   }
   __device__ void set_range(uint32_t begin) {
     segment_.unit_begin = begin;
@@ -277,12 +291,13 @@ class Cursor {
   const DecodeKernelParams* p_;
   uint32_t log2_keys_;  // of the line's rule
   Segment segment_;
-  uint32_t row_tiles_ = 0;
+  uint32_t row_tiles_ = 0;  // of the request, in this lane
   uint32_t unit_;
   uint32_t end_;
+  uint32_t lane_;
 };
 
-// Where a segment's partial result goes.
+// Where a segment's partial result goes. `slice` is the block's number among all lanes' slices.
 template <int kRows, LineKind kKind>
 __device__ __forceinline__ int64_t partial_slot(const DecodeKernelParams& p, const Segment& segment, uint32_t slice) {
   if (kKind != LineKind::kAny || p.units.max_splits == 0) return 2 * slice + (segment.begins_here() ? 1 : 0);

@@ -50,7 +50,9 @@ struct DecodeKernelParams {
   int32_t rope_dim = kMaxRope;
   FastDivisor page_size;
   int32_t pages = 0;
-  int32_t max_keys = 0;    // width * page_size: no longer length can be meant
+  int32_t max_keys = 0;  // width * page_size: no longer length can be meant
+  FastDivisor lanes;     // blocks side by side, each with one of a request's row tiles: they read the same keys at once
+  int32_t positions = 1;   // blocks / lanes: into at most so many slices the line is cut
   int32_t blocks = 1;      // of each kernel; never depends on lengths
   int32_t stages = 2;      // of the ring (portable kernels)
   int32_t box_panels = 1;  // 64-wide panels of a bulk copy

@@ -45,8 +45,8 @@ constexpr DecodeEntry hopper_entry(const char* name, DType dtype, int rows, int 
           .stages = 0,
           .panels = panels,
           .log2_unit_keys = 6,  // the keys of a tile
-          .few_units = kMaxBlocks,
-          .least_units = 1,
+          .few_units = rows < 64 ? uint32_t{kMaxBlocks} : 16u,
+          .least_units = rows < 64 ? 1u : 2u,
           .split_kernel = split,
           .combine_kernel = combine};
 }

@@ -1,6 +1,6 @@
-// The sum of partial results that lie in the order in which the threads of the few-rows kernel held them
-// (few_rows_tile.cuh): float4 number (panel * row groups + i) * 128 + thread is, of rows 8 i + pair and the next, the
-// columns 64 panel + column and 8 further on: (column, row), (column, next row), (column + 8, row), (column + 8, next).
+// The sum of partial results that lie in the order in which the threads of a Hopper kernel held them: a warp writes and
+// reads 512 bytes in a row. A float4 holds two columns of two rows: (column, row), (column, other row), (other column,
+// row), (other column, other row).
 #pragma once
 
 #include "cuda/decode/combine_share.cuh"
@@ -8,7 +8,36 @@
 
 namespace flashmla::cuda::hopper {
 
-// Sum of partial results of two rows: two columns of each, not yet divided, with the rows' maxima and sums.
+// Accumulators of m64nNk16 with columns as rows (few_rows_tile.cuh): float4 number (panel * row groups + i) * 128 +
+// thread has rows 8 i + pair and the next, columns 64 panel + c and c + 8.
+template <int kRows>
+struct FewRowsOrder {
+  int thread;
+  int row[2];
+  int column;
+
+  __device__ explicit FewRowsOrder(int quad) : thread(quad % 128) {
+    row[0] = quad / 128 % (kRows / 8) * 8 + thread % 4 * 2;
+    row[1] = row[0] + 1;
+    column = quad / 128 / (kRows / 8) * 64 + thread / 32 * 16 + thread % 32 / 4;
+  }
+};
+
+// Accumulators of m64n256k16, one of each half of the columns (rows64_values.cuh): float4 number (32 half + group) *
+// 128 + thread has rows r and r + 8, columns 256 half + 8 group + c and the next.
+struct Rows64Order {
+  int thread;
+  int row[2];
+  int column;
+
+  __device__ explicit Rows64Order(int quad) : thread(quad % 128) {
+    row[0] = thread / 32 * 16 + thread % 32 / 4;
+    row[1] = row[0] + 8;
+    column = quad / 128 * 8 + thread % 4 * 2;
+  }
+};
+
+// Sum of partial results of a float4, not yet divided, with its rows' maxima and sums.
 struct FragmentSum {
   float m[2] = {-INFINITY, -INFINITY};  // log2 units
   float l[2] = {0, 0};
@@ -45,45 +74,107 @@ struct FragmentSum {
   }
 };
 
-// One block's share: a thread a float4; where they are few, up to eight threads, each with every eighth part.
+template <typename T>
+__device__ __forceinline__ void write_pair(const DecodeKernelParams& p, T* out, float low, float high) {
+  const uint32_t packed = portable::pack(low, high, T());
+  if (p.out_aligned) {
+    *reinterpret_cast<uint32_t*>(out) = packed;
+    return;
+  }
+  out[0] = reinterpret_cast<const T*>(&packed)[0];
+  out[1] = reinterpret_cast<const T*>(&packed)[1];
+}
+
+// Writes a sum, if it is `active`. All lanes of the warp call it.
 template <typename T, int kRows>
-__device__ void combine_fragments(const DecodeKernelParams& p, const portable::Share& share, FragmentSum* exchange) {
-  constexpr int kQuads = kRows * kMaxLatent / 4;
-  constexpr int kClosed = 8;  // lanes that exchange columns at the end
-  const int begin = kQuads / kClosed * share.rank / share.ranks * kClosed;
-  const int end = kQuads / kClosed * (share.rank + 1) / share.ranks * kClosed;
+__device__ void write_sum(const DecodeKernelParams& p, const Segment& segment, int quad, FragmentSum sum, bool active) {
+  constexpr bool kFewRows = kRows < 64;
+  using Order = std::conditional_t<kFewRows, FewRowsOrder<kRows>, Rows64Order>;
+  const Order at(quad);
+  const int rows = portable::tile_rows<kRows>(p, segment);
+  const bool empty[2] = {sum.l[0] == 0.0f, sum.l[1] == 0.0f};
+  const float inverse[2] = {empty[0] ? 0.0f : 1.0f / sum.l[0], empty[1] ? 0.0f : 1.0f / sum.l[1]};
+  sum.o = {sum.o.x * inverse[0], sum.o.y * inverse[1], sum.o.z * inverse[0], sum.o.w * inverse[1]};
+  const auto out_row = [&](int row) {
+    const portable::RowPlace place = portable::row_place<kRows>(p, segment, row);
+    return static_cast<T*>(p.out) + portable::offset_of(p.out_stride, segment, place);
+  };
+  if constexpr (kFewRows) {
+    // Neighbouring columns meet: this thread keeps one of the rows, its neighbour the other one.
+    const int odd = at.column % 2;
+    const float low = __shfl_xor_sync(~0u, odd ? sum.o.x : sum.o.y, 4);
+    const float high = __shfl_xor_sync(~0u, odd ? sum.o.z : sum.o.w, 4);
+    if (!active) return;
+    const int row = odd ? at.row[1] : at.row[0];
+    if (row < rows) {
+      T* out = out_row(row) + at.column - odd;
+      write_pair(p, out, odd ? low : sum.o.x, odd ? sum.o.y : low);
+      write_pair(p, out + 8, odd ? high : sum.o.z, odd ? sum.o.w : high);
+    }
+  } else {
+    if (!active) return;
+    if (at.row[0] < rows) write_pair(p, out_row(at.row[0]) + at.column, sum.o.x, sum.o.z);
+    if (at.row[1] < rows) write_pair(p, out_row(at.row[1]) + at.column, sum.o.y, sum.o.w);
+  }
+  if (at.column != 0 || p.lse == nullptr) return;  // one thread for two rows
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    if (at.row[r] >= rows) continue;
+    const portable::RowPlace place = portable::row_place<kRows>(p, segment, at.row[r]);
+    p.lse[portable::offset_of(p.lse_stride, segment, place)] =
+        empty[r] ? p.empty_lse : portable::lse_of(sum.m[r], sum.l[r]);
+  }
+}
+
+template <int kRows>
+__device__ __forceinline__ FragmentSum load_fragment(const DecodeKernelParams& p, int64_t slot, int quad) {
+  using Order = std::conditional_t<(kRows < 64), FewRowsOrder<kRows>, Rows64Order>;
+  const Order at(quad);
+  FragmentSum v;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const float2 ml = ptx::load_l2(p.partial_ml + slot * kRows + at.row[r]);
+    v.m[r] = ml.x;
+    v.l[r] = ml.y;
+  }
+  v.o = ptx::load_l2(reinterpret_cast<const float4*>(p.partial_out) + slot * (kRows * kMaxLatent / 4) + quad);
+  return v;
+}
+
+// One block's share, kQuads float4 a thread and kParts of the parts at a time. Where float4 are few, up to eight
+// threads have the same ones, each every eighth part.
+template <typename T, int kRows, int kQuads, int kParts>
+__device__ __forceinline__ void combine_fragments(const DecodeKernelParams& p, const portable::Share& share, int begin,
+                                                  int end, FragmentSum* exchange) {
   int log2_groups = 0;
-  while ((2 << log2_groups) <= portable::kMostGroups && (end - begin) << (log2_groups + 1) <= kCombineThreads)
-    ++log2_groups;
+  if (kQuads == 1) {
+    while ((2 << log2_groups) <= portable::kMostGroups && (end - begin) << (log2_groups + 1) <= kCombineThreads)
+      ++log2_groups;
+  }
   const int groups = 1 << log2_groups;
   const int columns = kCombineThreads >> log2_groups;  // whole warps
   const int group = threadIdx.x / columns;
-  const int rows = portable::tile_rows<kRows>(p, share.segment);
 #pragma unroll 1
-  for (int base = begin; base < end; base += columns) {
-    const int quad = base + threadIdx.x % columns;
-    const bool active = quad < end;
-    const int thread = quad % 128;
-    const int row = quad / 128 % (kRows / 8) * 8 + thread % 4 * 2;
-    FragmentSum sum;
+  for (int base = begin + threadIdx.x % columns; base - static_cast<int>(threadIdx.x % columns) < end;
+       base += columns * kQuads) {
+    FragmentSum sums[kQuads];
 #pragma unroll 1
-    for (int part = group; part < share.parts && active; part += groups * portable::kLoadsInFlight) {
-      FragmentSum v[portable::kLoadsInFlight];
+    for (int part = group; part < share.parts; part += groups * kParts) {
+      FragmentSum v[kQuads][kParts];
 #pragma unroll
-      for (int i = 0; i < portable::kLoadsInFlight; ++i) {
-        if (part + i * groups >= share.parts) continue;
-        const int64_t slot = share.slot(part + i * groups);
-        const float4 ml = ptx::load_l2(reinterpret_cast<const float4*>(p.partial_ml + slot * kRows + row));
-        v[i].o = ptx::load_l2(reinterpret_cast<const float4*>(p.partial_out) + slot * kQuads + quad);
-        v[i].m[0] = ml.x;
-        v[i].l[0] = ml.y;
-        v[i].m[1] = ml.z;
-        v[i].l[1] = ml.w;
+      for (int q = 0; q < kQuads; ++q) {
+#pragma unroll
+        for (int i = 0; i < kParts; ++i) {
+          const int quad = base + q * columns;
+          if (quad < end && part + i * groups < share.parts)
+            v[q][i] = load_fragment<kRows>(p, share.slot(part + i * groups), quad);
+        }
       }
-      sum.add(v);
+#pragma unroll
+      for (int q = 0; q < kQuads; ++q) sums[q].add(v[q]);
     }
     if (groups > 1) {
-      exchange[threadIdx.x] = sum;
+      exchange[threadIdx.x] = sums[0];
       __syncthreads();
       if (group == 0) {
         FragmentSum others[portable::kMostGroups - 1];
@@ -91,44 +182,30 @@ __device__ void combine_fragments(const DecodeKernelParams& p, const portable::S
         for (int i = 1; i < portable::kMostGroups; ++i) {
           if (i < groups) others[i - 1] = exchange[threadIdx.x + i * columns];
         }
-        sum.add(others);
+        sums[0].add(others);
       }
       __syncthreads();
     }
     if (group != 0) continue;
-    const bool empty[2] = {sum.l[0] == 0.0f, sum.l[1] == 0.0f};
-    const float inverse[2] = {empty[0] ? 0.0f : 1.0f / sum.l[0], empty[1] ? 0.0f : 1.0f / sum.l[1]};
-    sum.o = {sum.o.x * inverse[0], sum.o.y * inverse[1], sum.o.z * inverse[0], sum.o.w * inverse[1]};
-    // Neighbouring columns meet: this thread keeps one of the rows, its neighbour the other one.
-    const int odd = thread / 4 % 2;
-    const float low = __shfl_xor_sync(~0u, odd ? sum.o.x : sum.o.y, 4);
-    const float high = __shfl_xor_sync(~0u, odd ? sum.o.z : sum.o.w, 4);
-    if (!active) continue;
-    const int column = quad / 128 / (kRows / 8) * 64 + thread / 32 * 16 + thread % 32 / 8 * 2;
-    if (row + odd < rows) {
-      const portable::RowPlace place = portable::row_place<kRows>(p, share.segment, row + odd);
-      T* out = static_cast<T*>(p.out) + portable::offset_of(p.out_stride, share.segment, place) + column;
-      const uint32_t packed[2] = {odd ? portable::pack(low, sum.o.y, T()) : portable::pack(sum.o.x, low, T()),
-                                  odd ? portable::pack(high, sum.o.w, T()) : portable::pack(sum.o.z, high, T())};
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        if (p.out_aligned) {
-          *reinterpret_cast<uint32_t*>(out + 8 * half) = packed[half];
-        } else {
-          out[8 * half] = reinterpret_cast<const T*>(&packed[half])[0];
-          out[8 * half + 1] = reinterpret_cast<const T*>(&packed[half])[1];
-        }
-      }
-    }
-    if (quad >= kRows / 8 * 128 || thread >= 4 || p.lse == nullptr) continue;  // one thread for two rows
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      if (row + r >= rows) continue;
-      const portable::RowPlace place = portable::row_place<kRows>(p, share.segment, row + r);
-      p.lse[portable::offset_of(p.lse_stride, share.segment, place)] =
-          empty[r] ? p.empty_lse : portable::lse_of(sum.m[r], sum.l[r]);
+    for (int q = 0; q < kQuads; ++q) {
+      const int quad = base + q * columns;
+      write_sum<T, kRows>(p, share.segment, quad, sums[q], quad < end);
     }
   }
+}
+
+// Several loads of a thread are on their way at a time, whether parts are many or few. With few rows the registers are
+// few as well: a block has to fit beside one of the split kernel.
+template <typename T, int kRows>
+__device__ void combine_fragments(const DecodeKernelParams& p, const portable::Share& share, FragmentSum* exchange) {
+  constexpr int kFloat4 = kRows * kMaxLatent / 4;
+  constexpr int kClosed = 8;  // lanes that exchange columns at the end
+  const int begin = kFloat4 / kClosed * share.rank / share.ranks * kClosed;
+  const int end = kFloat4 / kClosed * (share.rank + 1) / share.ranks * kClosed;
+  constexpr int kQuads = kRows < 64 ? 2 : 4;
+  if (share.parts <= 2) return combine_fragments<T, kRows, kQuads, 2>(p, share, begin, end, exchange);
+  return combine_fragments<T, kRows, 1, 8>(p, share, begin, end, exchange);
 }
 
 }  // namespace flashmla::cuda::hopper

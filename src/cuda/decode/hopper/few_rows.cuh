@@ -32,50 +32,40 @@ __global__ void __launch_bounds__(hopper::kFewRowsThreads, 1)
   }
   __syncthreads();
   if (warp < hopper::kComputeWarps) {
-    // The first round is a rehearsal without effect: it fetches the instructions while the first keys are on their way.
     hopper::FewRowsTile<T, kRows> tile(p, ring);
-    uint32_t number = 0;
-    for (bool live = !hopper::kRehearse;; live = true) {
-      const hopper::Visit& visit = ring.visit(number);
-      uint32_t key = 0;
-      uint32_t end = hopper::kTileKeys;
-      tile.begin();
-      if (live) {
-        tile.take(number);
-        key = visit.segment.key_begin();
-        end = visit.segment.key_end();
-      }
-#pragma unroll 1
-      for (; key < end; key += hopper::kTileKeys) tile.step(visit, key, end, live);
-      if (!live) continue;
+    for (uint32_t number = 0;; ++number) {
+      const hopper::Visit& visit = tile.begin(number);
+      const uint32_t end = visit.segment.key_end();
+      for (uint32_t key = visit.segment.key_begin(); key < end; key += hopper::kTileKeys) tile.step(visit, key, end);
       if (visit.work) tile.finish(visit);
       if (visit.segment.last) return;
-      ++number;
     }
   }
   ptx::grid_dependency_wait();
   constexpr bool kMayGuess = kKind == LineKind::kOne;
   int32_t guess = -1;
-  if (kMayGuess && warp == hopper::kKeyWarp) guess = hopper::guess_page(p);
+  if (kMayGuess && warp == hopper::kKeyWarp) guess = hopper::guess_page(p, block_place<kKind>(p).position);
   Line<kRows, kKind> line(p);
   const LineTotals totals = line.read();
-  const uint32_t slices = slice_count(totals, p.blocks, p.few_units, p.least_units);
-  const uint32_t slice = slice_of_block(blockIdx.x, gridDim.x, slices);
+  const uint32_t slices = slice_count(totals, p.positions, p.few_units, p.least_units);
+  const BlockPlace place = block_place<kKind>(p);
+  const uint32_t slice = slice_of_block(place.position, p.positions, slices);
+
   if (slice >= slices) {
     if (warp == hopper::kQueryWarp) hopper::send_home(ring);
     return ptx::grid_dependency_launch();
   }
   const Slices cut(totals.units, slices);
   const uint32_t begin = cut.begin(slice);
-  const Cursor<kRows, kKind> cursor(p, line.rule(), line.find(begin), begin, cut.begin(slice + 1));
+  const Cursor<kRows, kKind> cursor(p, line.rule(), line.find(begin), begin, cut.begin(slice + 1), place.lane);
   if (warp == hopper::kKeyWarp) {
     // Slices of one unit of one tile: the guess is right, one half of the warp's or the other's.
     const bool guessed = kMayGuess && totals.tiles == 1 && totals.units == slices;
-    const uint32_t half = slice == hopper::guessed_slice(0) ? 0 : 1;
+    const uint32_t half = slice == hopper::guessed_slice(p, place.position, 0) ? 0 : 1;
     guess = __shfl_sync(~0u, guess, half * hopper::kGuessLanes + threadIdx.x % hopper::kGuessLanes);
     return hopper::load_keys(p, kv_map, cursor, guess, guessed, ring);
   }
-  hopper::load_queries(p, cursor, slice, ring);
+  hopper::load_queries(p, cursor, slice * p.lanes.divisor + place.lane, ring);
 #else
   __trap();  // table.cc never chooses it here
 #endif

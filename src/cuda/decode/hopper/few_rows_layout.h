@@ -16,11 +16,6 @@ inline constexpr int kComputeWarps = 4;
 inline constexpr int kQueryWarp = 4;
 inline constexpr int kKeyWarp = 5;
 inline constexpr int kFewRowsThreads = 32 * 6;
-#ifndef REH
-#define REH 0
-#endif
-inline constexpr bool kRehearse = REH & 1;
-inline constexpr bool kRehearseCombine = REH & 2;
 
 // A tile of keys passes through the ring in groups of panels: each is waited for and given back by itself.
 inline constexpr int kGroupPanels = 3;

@@ -15,23 +15,17 @@ class FewRowsTile {
 
   __device__ FewRowsTile(const DecodeKernelParams& params, const Ring<Layout>& ring) : p_(params), ring_(ring) {}
 
-  __device__ void begin() {
+  // Waits for visit `number` of the slice, and its queries.
+  __device__ const Visit& begin(uint32_t number) {
 #pragma unroll
     for (int c = 0; c < kOwnRows; ++c) {
       m_[c] = -INFINITY;
       l_[c] = 0;
     }
     first_ = true;
-  }
-
-  // Waits for visit `number` of the slice, and its queries.
-  __device__ void take(uint32_t number) {
-    if (number == 0) {  // after the rehearsal
-      place_ = {};
-      tile_ = 0;
-    }
     ptx::mbarrier_wait(ring_.queries_full(), number & 1);
-    const Segment& segment = ring_.visit(number).segment;
+    const Visit& visit = ring_.visit(number);
+    const Segment& segment = visit.segment;
     limit_ = limit_of(segment, 0);  // the first row's token sees the fewest keys
     if (segment.key_begin() == segment.key_end()) {
 #pragma unroll
@@ -41,30 +35,27 @@ class FewRowsTile {
       }
       if (lane() == 0) ptx::mbarrier_arrive(ring_.queries_empty());
     }
+    return visit;
   }
 
-  // Keys key .. key + 63 of the segment, up to `end`. Not `live`: takes what is in shared memory, and gives nothing
-  // back.
-  __device__ void step(const Visit& visit, uint32_t key, uint32_t end, bool live) {
+  // Keys key .. key + 63 of the segment, up to `end`.
+  __device__ void step(const Visit& visit, uint32_t key, uint32_t end) {
     const Segment& segment = visit.segment;
     const RingPlace begin = place_;
     const bool last = key + kTileKeys >= end;
     float s[kSums];
-    scores(s, live);
+    scores(s);
     // Rows past the last key may hold anything, and 0 x NaN is NaN. The scores may read them meanwhile.
     if (key + kTileKeys > end) clear_values(begin, end - key);
     ptx::wgmma_wait<0>();
     ptx::wgmma_tie(s);
-    if (live && last && lane() == 0) ptx::mbarrier_arrive(ring_.queries_empty());
+    if (last && lane() == 0) ptx::mbarrier_arrive(ring_.queries_empty());
     const uint32_t absent = ring_.absent(tile_++);
 #pragma unroll
     for (int i = 0; i < kSums; ++i) s[i] *= p_.scale_log2;
-    if (__builtin_expect(live && (key + kTileKeys > limit_ || absent != 0), 0)) mask(s, segment, key, absent);
+    if (__builtin_expect(key + kTileKeys > limit_ || absent != 0, 0)) mask(s, segment, key, absent);
     softmax(s);
-    float4* partial = nullptr;
-    if (live && last && !segment.whole())
-      partial = reinterpret_cast<float4*>(p_.partial_out + visit.partial_row * kMaxLatent) + threadIdx.x;
-    values(begin, last, live, partial);
+    values(begin, last);
     first_ = false;
   }
 
@@ -73,7 +64,18 @@ class FewRowsTile {
     const Segment& segment = visit.segment;
     const int rows = portable::tile_rows<kRows>(p_, segment);
     if (threadIdx.x < 4) write_statistics(visit, rows);
-    if (segment.whole()) write_result(segment, rows);  // a partial result left with the last step
+    if (segment.whole()) return write_result(segment, rows);
+    // In the order in which the threads hold it (combine_fragments.cuh). Written while later panels' products run, it
+    // took as long.
+    auto* out = reinterpret_cast<float4*>(p_.partial_out + visit.partial_row * kMaxLatent) + threadIdx.x;
+#pragma unroll
+    for (int panel = 0; panel < kValuePanels; ++panel) {
+#pragma unroll
+      for (int i = 0; i < kRowGroups; ++i) {
+        const float* o = &o_[panel][4 * i];
+        out[(panel * kRowGroups + i) * kComputeThreads] = make_float4(o[0], o[1], o[2], o[3]);
+      }
+    }
   }
 
  private:
@@ -111,11 +113,11 @@ class FewRowsTile {
   }
 
   // Issues S^T = K Q^T of the next tile and leaves it in flight.
-  __device__ void scores(float (&s)[kSums], bool live) {
+  __device__ void scores(float (&s)[kSums]) {
     const uint64_t q = ptx::wgmma_descriptor(ring_.queries());
 #pragma unroll
     for (int group = 0; group < kTileGroups; ++group, place_.next()) {
-      if (live) ptx::mbarrier_wait(ring_.full(place_.slot), place_.round & 1);
+      ptx::mbarrier_wait(ring_.full(place_.slot), place_.round & 1);
       if (group == 0) ptx::wgmma_tie(s);
       ptx::wgmma_fence();
       const uint64_t k = ptx::wgmma_descriptor(ring_.group(place_.slot));
@@ -232,9 +234,8 @@ class FewRowsTile {
     }
   }
 
-  // O^T += V^T P^T; gives the ring's groups back one by one. Panels that are complete go to `partial`, if it is given,
-  // while the others' products run: in the order in which the threads hold them (combine_fragments.cuh).
-  __device__ void values(RingPlace at, bool last, bool live, float4* partial) {
+  // O^T += V^T P^T; gives the ring's groups back one by one.
+  __device__ void values(RingPlace at, bool last) {
     const uint64_t p = ptx::wgmma_descriptor(ring_.base + Layout::kP);
 #pragma unroll
     for (int panel = 0; panel < kValuePanels; ++panel) ptx::wgmma_tie(o_[panel]);
@@ -258,28 +259,19 @@ class FewRowsTile {
     }
     if (last) add_up_sums();  // hidden behind the products
     place = at;
-    give_back<2>(place, live, partial);
-    give_back<1>(place, live, partial);
-    give_back<0>(place, live, partial);
+    give_back<2>(place);
+    give_back<1>(place);
+    give_back<0>(place);
   }
 
   template <int kPending>
-  __device__ void give_back(RingPlace& place, bool live, float4* partial) {
+  __device__ void give_back(RingPlace& place) {
     ptx::wgmma_wait<kPending>();
     constexpr int kFirst = (kTileGroups - 1 - kPending) * kGroupPanels;
 #pragma unroll
     for (int panel = kFirst; panel < kFirst + kGroupPanels && panel < kValuePanels; ++panel) ptx::wgmma_tie(o_[panel]);
-    if (live && lane() == 0) ptx::mbarrier_arrive(ring_.empty(place.slot));
+    if (lane() == 0) ptx::mbarrier_arrive(ring_.empty(place.slot));
     place.next();
-    if (partial == nullptr) return;
-#pragma unroll
-    for (int panel = kFirst; panel < kFirst + kGroupPanels && panel < kValuePanels; ++panel) {
-#pragma unroll
-      for (int i = 0; i < kRowGroups; ++i) {
-        const float* o = &o_[panel][4 * i];
-        partial[(panel * kRowGroups + i) * kComputeThreads] = make_float4(o[0], o[1], o[2], o[3]);
-      }
-    }
   }
 
   // Row sums over all threads of a row.

@@ -64,12 +64,13 @@ struct RingPlace {
 // question whether every second block is left out (slice_of_block). Half a warp looks up either answer while the length
 // is on its way.
 constexpr int kGuessLanes = 16;
-__device__ __forceinline__ uint32_t guessed_slice(uint32_t half) {
-  return half == 0 ? blockIdx.x : slice_of_block(blockIdx.x, gridDim.x, 0);
+__device__ __forceinline__ uint32_t guessed_slice(const DecodeKernelParams& p, uint32_t position, uint32_t half) {
+  return half == 0 ? position : slice_of_block(position, p.positions, 0);
 }
-__device__ __forceinline__ int32_t guess_page(const DecodeKernelParams& p) {
+__device__ __forceinline__ int32_t guess_page(const DecodeKernelParams& p, uint32_t position) {
   const uint32_t lane = threadIdx.x % 32;
-  const uint32_t key = (guessed_slice(lane / kGuessLanes) << kLog2TileKeys) + (lane % kGuessLanes << p.log2_box);
+  const uint32_t key =
+      (guessed_slice(p, position, lane / kGuessLanes) << kLog2TileKeys) + (lane % kGuessLanes << p.log2_box);
   if (p.max_keys == 0) return -1;
   return ptx::load_l2(p.page_table + p.page_size.quotient(min(key, static_cast<uint32_t>(p.max_keys) - 1)));
 }

@@ -57,8 +57,11 @@ __global__ void __launch_bounds__(kRows64Threads, 1)
   ptx::grid_dependency_wait();
   Line<rows64::kRows, kKind> line(p);
   const LineTotals totals = line.read();
-  const uint32_t slices = slice_count(totals, p.blocks, p.few_units, p.least_units);
-  const uint32_t slice = slice_of_block(blockIdx.x, gridDim.x, slices);
+  const uint32_t slices = slice_count(totals, p.positions, p.few_units, p.least_units);
+  const BlockPlace place = block_place<kKind>(p);
+  const uint32_t slice = slice_of_block(place.position, p.positions, slices);
+  const uint32_t part = slice * p.lanes.divisor + place.lane;  // of all lanes
+
   if (slice >= slices) {
     ptx::grid_dependency_launch();
     return;
@@ -67,18 +70,19 @@ __global__ void __launch_bounds__(kRows64Threads, 1)
   if (warp == rows64::kFinder / 32) {
     const Slices cut(totals.units, slices);
     const uint32_t begin = cut.begin(slice);
-    const Cursor<rows64::kRows, kKind> cursor(p, line.rule(), line.find(begin), begin, cut.begin(slice + 1));
+    const Cursor<rows64::kRows, kKind> cursor(p, line.rule(), line.find(begin), begin, cut.begin(slice + 1),
+                                              place.lane);
     if (threadIdx.x == rows64::kFinder) {
       new (shared.cursor<kKind>()) Cursor<rows64::kRows, kKind>(cursor);
       const Segment& segment = cursor.segment();
-      shared.note_visit(0, {segment, partial_slot<rows64::kRows, kKind>(p, segment, slice) * rows64::kRows});
+      shared.note_visit(0, {segment, partial_slot<rows64::kRows, kKind>(p, segment, part) * rows64::kRows});
     }
     __syncwarp();
   }
   switch (static_cast<Role>(warp / 4)) {
     case Role::kScores: return rows64::scores_role<T>(p, shared);
-    case Role::kLeft: return rows64::values_role<T, Role::kLeft, kKind>(p, kv_map, shared, slice);
-    case Role::kRight: return rows64::values_role<T, Role::kRight, kKind>(p, kv_map, shared, slice);
+    case Role::kLeft: return rows64::values_role<T, Role::kLeft, kKind>(p, kv_map, shared, part);
+    case Role::kRight: return rows64::values_role<T, Role::kRight, kKind>(p, kv_map, shared, part);
   }
 #else
   __trap();  // table.cc never chooses it here

@@ -175,15 +175,14 @@ class Values {
     const Segment& segment = visit.segment;
     const int rows = portable::tile_rows<kRows>(p_, segment);
     const bool whole = __any_sync(~0u, segment.whole());
+    if (!whole) return write_partial(visit.partial_row);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int own = own_row() + 8 * h;
-      if (whole && p_.out_aligned)
+      if (p_.out_aligned)
         write_result<true>(segment, h, own, own < rows);
-      else if (whole)
+      else
         write_result<false>(segment, h, own, own < rows);
-      else if (own < rows)
-        write_partial(visit.partial_row + own, h);
     }
   }
 
@@ -218,12 +217,14 @@ class Values {
     }
   }
 
-  // As it is, for the combine kernel.
-  __device__ void write_partial(int64_t partial_row, int h) const {
-    float* out = p_.partial_out + partial_row * kMaxLatent + kFirstColumn + tile::c_fragment_column(lane());
+  // As the threads hold it, for the combine kernel (Rows64Order in combine_fragments.cuh).
+  __device__ void write_partial(int64_t partial_row) const {
+    auto* out = reinterpret_cast<float4*>(p_.partial_out + partial_row * kMaxLatent) + kFirstColumn / 8 * kRoleThreads +
+                threadIdx.x % kRoleThreads;
 #pragma unroll
     for (int group = 0; group < kHalfColumns / 8; ++group) {
-      *reinterpret_cast<float2*>(out + 8 * group) = make_float2(o_[4 * group + 2 * h], o_[4 * group + 2 * h + 1]);
+      const float* o = &o_[4 * group];
+      out[group * kRoleThreads] = make_float4(o[0], o[2], o[1], o[3]);
     }
   }
 

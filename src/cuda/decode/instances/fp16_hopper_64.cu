@@ -11,7 +11,7 @@ const void* split() {
 template <LineKind kKind>
 const void* combine() {
   return reinterpret_cast<const void*>(
-      &combine_partials<__half, rows64::kRows, Widths::kTuned, PartialOrder::kRows, kKind>);
+      &combine_partials<__half, rows64::kRows, Widths::kTuned, PartialOrder::kFragments, kKind>);
 }
 
 }  // namespace
