@@ -10,6 +10,7 @@
 
 #include "cuda/decode/combine_share.cuh"
 #include "cuda/decode/hopper/combine_fragments.cuh"
+#include "cuda/ptx/hopper.cuh"
 
 namespace flashmla::cuda {
 
@@ -115,6 +116,9 @@ enum class PartialOrder : int32_t {
 template <typename T, int kRows, Widths kWidths, PartialOrder kOrder, LineKind kKind>
 __global__ void __launch_bounds__(kCombineThreads, kWidths == Widths::kTuned && kRows < 64 ? 2 : 1)
     combine_partials(const __grid_constant__ DecodeKernelParams p) {
+#ifdef __CUDA_ARCH__
+  if constexpr (kOrder == PartialOrder::kFragments && FLASHMLA_SM90A == 0) return __trap();  // table.cc: never here
+#endif
   constexpr DecodeConfig C{kRows, kWidths};
   using Sum = std::conditional_t<kOrder == PartialOrder::kRows, portable::Partial, hopper::FragmentSum>;
   __shared__ Sum exchange[kCombineThreads];
