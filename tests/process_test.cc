@@ -1,13 +1,17 @@
 // What a long-lived process needs: calls after fork(), no memory that grows, no allocation while a call runs.
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <new>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "support.h"
 
@@ -89,6 +93,53 @@ TEST(Process, ForkDuringACall) {
   }
   stop = true;
   caller.join();
+}
+
+// An OpenMP runtime binds the threads of its team, the calling one among them, to a processor each. Workers that inherited
+// that would all share one.
+TEST(Process, WorkersAreNotBoundToTheCallersProcessor) {
+  cpu_set_t allowed;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);
+  if (CPU_COUNT(&allowed) < 2) GTEST_SKIP() << "needs two processors: this process may use one";
+  expect_child([&] {  // where no worker runs yet
+    std::vector<int> processors;
+    for (int p = 0; p < CPU_SETSIZE && processors.size() < 2; ++p) {
+      if (CPU_ISSET(p, &allowed)) processors.push_back(p);
+    }
+    const auto bind = [](int processor) {
+      cpu_set_t one;
+      CPU_ZERO(&one);
+      CPU_SET(processor, &one);
+      return sched_setaffinity(0, sizeof(one), &one) == 0;
+    };
+    std::atomic<bool> bound{false};
+    std::atomic<bool> done{false};
+    std::atomic<pid_t> other_thread{0};
+    std::thread other([&] {
+      other_thread = gettid();
+      bound = bind(processors[1]);
+      while (!done) usleep(1000);
+    });
+    while (!bound) usleep(1000);
+    bool right = bind(processors[0]);
+    run_workers(2, [](int32_t) {});
+    int workers = 0;
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+      const pid_t thread = std::stoi(task.path().filename().string());
+      if (thread == getpid() || thread == other_thread) continue;
+      cpu_set_t set;
+      for (int wait = 0; wait < 1000; ++wait) {  // a worker widens its mask when it starts
+        right = sched_getaffinity(thread, sizeof(set), &set) == 0 && right;
+        if (CPU_COUNT(&set) == 2) break;
+        usleep(1000);
+      }
+      right = right && CPU_COUNT(&set) == 2 && CPU_ISSET(processors[0], &set) && CPU_ISSET(processors[1], &set);
+      ++workers;
+    }
+    done = true;
+    other.join();
+    return right && workers == 1;
+  });
 }
 
 int64_t resident_bytes() {

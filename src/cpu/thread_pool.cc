@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "cpu/topology.h"
 #include "flashmla/cpu.h"
 
 #if defined(__x86_64__)
@@ -86,11 +87,18 @@ class Pool {
   }
 
  private:
-  // Starts workers until there are `count`; fewer when the system refuses.
+  // Starts workers until there are `count`; fewer when the system refuses. A worker may run wherever the process may, also
+  // where the thread that starts it is bound to one processor.
   void grow(int32_t count) {
+    if (static_cast<int32_t>(workers_.size()) >= count) return;
+    cpu_set_t processors;
+    const bool known = process_affinity(&processors);
     while (static_cast<int32_t>(workers_.size()) < count) {
       try {
-        workers_.emplace_back([this, seen = job_.load(std::memory_order_relaxed)] { serve(seen); });
+        workers_.emplace_back([this, known, processors, seen = job_.load(std::memory_order_relaxed)] {
+          if (known) sched_setaffinity(0, sizeof(processors), &processors);
+          serve(seen);
+        });
       } catch (const std::exception&) {  // no thread or no memory for one: go on with those there are
         return;
       }

@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <system_error>
 
 #include "core/env.h"
 #include "cpu/isa.h"
@@ -19,8 +22,7 @@ namespace {
 
 int32_t affinity_processors() {
   cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
+  if (process_affinity(&set)) return std::max(1, CPU_COUNT(&set));
   return std::max(1, static_cast<int32_t>(sysconf(_SC_NPROCESSORS_ONLN)));  // more processors than cpu_set_t holds
 }
 
@@ -85,6 +87,20 @@ int64_t cache_bytes(int level) {
 }
 
 }  // namespace
+
+bool process_affinity(cpu_set_t* processors) {
+  CPU_ZERO(processors);
+  cpu_set_t one;
+  if (sched_getaffinity(0, sizeof(one), &one) != 0) return false;
+  CPU_OR(processors, processors, &one);
+  std::error_code error;
+  for (std::filesystem::directory_iterator task("/proc/self/task", error), end; !error && task != end;
+       task.increment(error)) {
+    const auto thread = static_cast<pid_t>(std::strtol(task->path().filename().c_str(), nullptr, 10));
+    if (sched_getaffinity(thread, sizeof(one), &one) == 0) CPU_OR(processors, processors, &one);
+  }
+  return true;
+}
 
 int32_t available_processors() {
   static const int32_t count = [] {
