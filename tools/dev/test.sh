@@ -1,15 +1,17 @@
 # ./dev test: every stage runs, whatever the others did; tools/dev/report.py adds them up. Sourced.
 
 command_test() {
-  local lite=0
+  local lite=0 engines_too=0
   while [[ $# -gt 0 ]]; do
     case $1 in
       --full) export FLASHMLA_TEST_FULL=1 ;;
       --lite) lite=1 ;;
+      --engines) engines_too=1 ;;
       *) die "'test' does not take '$1'; see ./dev help" ;;
     esac
     shift
   done
+  if ((lite && engines_too)); then die "--lite leaves out torch, which --engines needs: give one of them"; fi
   results=$state/results
   rm -rf "$results"
   mkdir -p "$results"
@@ -17,10 +19,11 @@ command_test() {
   # The Python stage compiles what the C++ stage has compiled: from the cache. Elsewhere ccache is used where it is.
   if [[ $(id -u) -eq 0 ]] && command -v apt-get >/dev/null; then require "command:ccache ccache"; fi
   pip_require python-build test plot
-  if ((lite)); then export FLASHMLA_TEST_LITE=1; else pip_require torch jax; fi
+  if ((lite)); then export FLASHMLA_TEST_LITE=1; else pip_require torch jax transformers; fi
 
   stage cpp test_cpp
   stage python test_python
+  if ((engines_too)); then stage engines test_engines; fi
   stage docs test_docs
   stage asan test_asan
   stage tsan test_tsan
