@@ -145,11 +145,11 @@ class FlashMLABackend(MLACommonBackend):
         kv_cache_dtype: Any,
         block_size: int | None,
         use_mla: bool,
-        has_sink: bool,
-        use_sparse: bool,
-        use_mm_prefix: bool,
-        device_capability: Any,
+        *others: Any,
+        **named: Any,
     ) -> str | None:
+        """None, or why not. What stands between `use_mla` and `device_capability`, the last, depends on vLLM's version."""
+        device_capability = named["device_capability"] if named else others[-1]
         if _CACHE_DTYPES.get(kv_cache_dtype, dtype) != dtype:
             return f"kv_cache_dtype {kv_cache_dtype} with a model of {dtype}: flashmla reads a cache of the model's dtype"
         if device_capability is None:
@@ -254,7 +254,7 @@ class FlashMLAImpl(MLACommonImpl[FlashMLAMetadata]):
             `[tokens, heads, 512]` in q's dtype, and fp32 `[tokens, heads]` log-sum-exps (natural logarithm, -inf for a row
             that sees no key) where the engine merges ranks.
         """
-        if not attn_metadata.causal:
+        if not getattr(attn_metadata, "causal", True):  # vLLM 0.22 knows no other batches
             raise NotImplementedError("flashmla's vLLM back end: got a batch without causal mask; want a causal one")
         step = attn_metadata.decode
         assert step is not None
