@@ -27,7 +27,7 @@ void check_memory(const cases::DecodeCase& decode_case) {
 
 }  // namespace
 
-cases::DecodeCase decode_case_of(const ShapeFlags& flags) {
+cases::DecodeCase described_case(const ShapeFlags& flags) {
   const std::vector<int64_t> lengths = request_lengths(flags);
   const DecodeShape shape = checked_shape(flags, lengths);
   cases::DecodeCase decode_case;
@@ -48,6 +48,11 @@ cases::DecodeCase decode_case_of(const ShapeFlags& flags) {
   decode_case.options = run_options(flags);
   decode_case.seed = static_cast<uint64_t>(flags.seed);
   decode_case.page_seed = decode_case.seed;
+  return decode_case;
+}
+
+cases::DecodeCase decode_case_of(const ShapeFlags& flags) {
+  cases::DecodeCase decode_case = described_case(flags);
   check_memory(decode_case);
   return decode_case;
 }

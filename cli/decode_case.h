@@ -9,8 +9,9 @@
 
 namespace flashmla::cli {
 
-// The call that the flags describe. Throws UsageError with the library's text when it is no legal call, and when its
-// tensors would not fit this machine's free memory.
+// The call that the flags describe. Throws UsageError with the library's text when it is no legal call.
+cases::DecodeCase described_case(const ShapeFlags& flags);
+// The same, to be run: throws UsageError as well when its tensors would not fit this machine's free memory.
 cases::DecodeCase decode_case_of(const ShapeFlags& flags);
 
 std::vector<int64_t> lengths_of(const cases::DecodeCase& decode_case);

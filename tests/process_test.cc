@@ -95,8 +95,8 @@ TEST(Process, ForkDuringACall) {
   caller.join();
 }
 
-// An OpenMP runtime binds the threads of its team, the calling one among them, to a processor each. Workers that inherited
-// that would all share one.
+// An OpenMP runtime binds the threads of its team, the calling one among them, to a processor each. Workers that
+// inherited that would all share one.
 TEST(Process, WorkersAreNotBoundToTheCallersProcessor) {
   cpu_set_t allowed;
   ASSERT_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);

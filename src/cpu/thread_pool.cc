@@ -87,8 +87,8 @@ class Pool {
   }
 
  private:
-  // Starts workers until there are `count`; fewer when the system refuses. A worker may run wherever the process may, also
-  // where the thread that starts it is bound to one processor.
+  // Starts workers until there are `count`; fewer when the system refuses. A worker may run wherever the process may,
+  // also where the thread that starts it is bound to one processor.
   void grow(int32_t count) {
     if (static_cast<int32_t>(workers_.size()) >= count) return;
     cpu_set_t processors;

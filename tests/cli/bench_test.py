@@ -64,6 +64,36 @@ class Bench(ProgramTest):
         for remark in ("Ceilings, measured in this run", "Cold caches:", "Checked before timing, on sampled rows"):
             self.assertIn(remark, text)
 
+    def test_a_modelled_device(self):
+        """An H20: 4000 GB/s, 148 TFLOP/s. 16 heads wait for memory, 128 for products."""
+        shape = ["--batch", 64, "--seq-k", 4096, "--model-device", "h20"]
+        text = self.right("bench", "decode", *shape, "--heads-q", 16)
+        self.assertIn("H20: MODELLED, NOT MEASURED.", text)
+        self.assertIn("148 TFLOP/s (dense bf16) and reads 4000 GB/s", text)
+        for heads, bound in ((16, "memory"), (128, "compute")):
+            document = self.json_of("bench", "decode", *shape, "--heads-q", heads)
+            self.assertTrue(document["modelled"])
+            self.assertEqual((document["device"], document["multiprocessors"]), ("H20", 78))
+            (row,) = document["rows"]
+            keys = 64 * 4096
+            flops, moved = 2 * heads * keys * (576 + 512), keys * 576 * 2 + 64 * heads * (576 + 512) * 2
+            self.assertEqual((row["flops"], row["bytes"], row["bound"]), (flops, moved, bound))
+            self.assertAlmostEqual(row["floor_us"], max(flops / 148e6, moved / 4e6), places=3)
+            self.assertNotIn("time_us", row)
+        # Larger than this machine's memory: nothing of it is made.
+        self.assertIn("compute", self.right("bench", "decode", "--model-device", "h200", "--batch", 4096, "--heads-q", 128,
+                                            "--seq-k", 131072))
+
+    def test_a_modelled_device_runs_nothing(self):
+        for flags, text in (
+            (["--model-device", "h300"], "--model-device: got 'h300'; want one of: h200, h100, h100-pcie, h20, a100, l40s"),
+            (["--model-device", "h20", "--threads", 2], "--threads: got it together with --model-device, which runs nothing"),
+            (["--model-device", "h20", "--seconds", 2], "--seconds: got it together with --model-device, which runs nothing"),
+            (["--model-device", "h20", "--dtype", "fp32"], "--dtype: got 'fp32' together with --model-device; want bf16"),
+        ):  # fmt: skip
+            with self.subTest(flags=flags):
+                self.assertIn(text, self.refused("bench", "decode", *flags))
+
     def test_a_shape_of_many_heads_is_checked_on_some_of_them(self):
         document = self.json_of("bench", "decode", "--batch", 1, "--heads-q", 128, "--seq-k", 16384, "--seconds", 1)
         self.assertRegex(document["rows"][0]["check"], r"1 of 1 requests, \d\d of 128 heads compared")
