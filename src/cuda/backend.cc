@@ -4,6 +4,7 @@
 #include "core/text.h"
 #include "cuda/cache/cache.h"
 #include "cuda/decode/decode.h"
+#include "cuda/decode/tensor_map.h"
 #include "cuda/device.h"
 #include "cuda/launch.h"
 
@@ -17,10 +18,14 @@ struct Plan {
   const cuda::DecodeEntry* entry;
 };
 
-Result<Plan> plan(const DecodeShape& shape, const Context& context) {
+cuda::Selection selection_of(const DecodeOptions& options, const Context& context) {
+  return {.named = context.kernel, .batch_invariant = options.batch_invariant};
+}
+
+Result<Plan> plan(const DecodeShape& shape, const cuda::Selection& selection, const Context& context) {
   const Result<const cuda::DeviceInfo*> device = cuda::device_of(context);
   if (!device.ok()) return device.status();
-  const Result<const cuda::DecodeEntry*> entry = cuda::select_decode(shape, *device.value(), context.kernel);
+  const Result<const cuda::DecodeEntry*> entry = cuda::select_decode(shape, *device.value(), selection);
   if (!entry.ok()) return entry.status();
   return Plan{device.value(), entry.value()};
 }
@@ -31,24 +36,27 @@ class CudaBackend final : public Backend {
   DeviceType device_type() const override { return DeviceType::kCUDA; }
   int priority() const override { return 100; }
 
-  Result<KernelChoice> choose_decode(const DecodeShape& shape, const DecodeOptions&,
+  Result<KernelChoice> choose_decode(const DecodeShape& shape, const DecodeOptions& options,
                                      const Context& context) const override {
-    const Result<Plan> planned = plan(shape, context);
+    const cuda::Selection selection = selection_of(options, context);
+    const Result<Plan> planned = plan(shape, selection, context);
     if (!planned.ok()) return planned.status();
     const auto& [device, entry] = planned.value();
-    return KernelChoice{"cuda", entry->name, cuda::decode_reason(shape, *device, context.kernel, *entry)};
+    return KernelChoice{"cuda", entry->name, cuda::decode_reason(shape, *device, selection, *entry)};
   }
 
   Result<int64_t> decode_workspace_bytes(const DecodeShape& shape, const DecodeOptions& options,
                                          const Context& context) const override {
-    const Result<Plan> planned = plan(shape, context);
+    const Result<Plan> planned = plan(shape, selection_of(options, context), context);
     if (!planned.ok()) return planned.status();
     return cuda::decode_workspace_bytes(shape, options, *planned.value().entry, *planned.value().device);
   }
 
   Status decode(const DecodeParams& params, const DecodeShape& shape, Workspace workspace,
                 const Context& context) const override {
-    const Result<Plan> planned = plan(shape, context);
+    cuda::Selection selection = selection_of(params.options, context);
+    selection.bulk_copies = cuda::takes_strides(params, shape);
+    const Result<Plan> planned = plan(shape, selection, context);
     if (!planned.ok()) return planned.status();
     const auto& [device, entry] = planned.value();
     const cuda::DeviceGuard guard(device->index);

@@ -74,6 +74,11 @@ Status launch(const char* name, const void* kernel, const LaunchShape& shape, vo
 
 Status synchronize_if_asked(const char* operation, void* stream) {
   if (!env_sync()) return {};
+  // Waiting would invalidate a capture, in which nothing runs yet.
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &capture) == cudaSuccess &&
+      capture != cudaStreamCaptureStatusNone)
+    return {};
   const cudaError_t error = cudaStreamSynchronize(static_cast<cudaStream_t>(stream));
   if (error == cudaSuccess) return {};
   return failed(operation, "failed on the GPU (FLASHMLA_SYNC=1)", error);

@@ -22,8 +22,8 @@ DecodeShape shape_of(int64_t batch, int64_t seq_q, int64_t heads) {
   return {.batch = batch, .seq_q = seq_q, .total_q = batch * seq_q, .heads_q = heads, .pages = 64, .table_width = 64};
 }
 
-std::string kernel_of(const DecodeShape& shape, const DeviceInfo& device, std::string_view named = {}) {
-  const auto choice = cuda::select_decode(shape, device, named);
+std::string kernel_of(const DecodeShape& shape, const DeviceInfo& device, const cuda::Selection& selection = {}) {
+  const auto choice = cuda::select_decode(shape, device, selection);
   return choice.ok() ? choice.value()->name : choice.status().text();
 }
 
@@ -37,7 +37,7 @@ TEST(CudaSelect, EveryDeviceHasAKernelForEveryShape) {
           for (const auto& [latent, rope] : {std::pair{512, 64}, {256, 64}, {256, 32}, {512, 0}, {64, 8}}) {
             shape.latent_dim = latent;
             shape.rope_dim = rope;
-            const auto choice = cuda::select_decode(shape, device, {});
+            const auto choice = cuda::select_decode(shape, device);
             ASSERT_TRUE(choice.ok()) << choice.status().text();
             EXPECT_LE(choice.value()->smem_bytes, device.smem_per_block);
             EXPECT_TRUE(choice.value()->runs_on(device) && choice.value()->fits(device));
@@ -56,7 +56,7 @@ TEST(CudaSelect, FollowsRowsAndSharedMemory) {
   EXPECT_EQ(kernel_of(shape_of(1, 1, 16), kH200), "hopper_r16");
   EXPECT_EQ(kernel_of(shape_of(1, 2, 16), kH200), "hopper_r32");
   EXPECT_EQ(kernel_of(shape_of(1, 1, 20), kH20), "hopper_r32");
-  EXPECT_EQ(kernel_of(shape_of(1, 1, 128), kH200), "hopper_r64");
+  EXPECT_EQ(kernel_of(shape_of(2, 1, 128), kH200), "hopper_r64");
   EXPECT_EQ(kernel_of(shape_of(1, 2, 128), kH200), "hopper_r64");
   EXPECT_EQ(kernel_of(shape_of(2, 1, 33), kH200), "hopper_r64");
   EXPECT_EQ(kernel_of(shape_of(2, 1, 32), kH200), "hopper_r32");
@@ -81,37 +81,110 @@ TEST(CudaSelect, FollowsRowsAndSharedMemory) {
   EXPECT_EQ(kernel_of(narrow, kH200), "portable_any");
 }
 
+// The page table bounds the length of one request: a small tile serves it where it is short.
+TEST(CudaSelect, OneShortRequestHasSmallTiles) {
+  DecodeShape shape = shape_of(1, 1, 128);  // 64 pages of 64
+  EXPECT_EQ(kernel_of(shape, kH200), "hopper_r16");
+  EXPECT_NE(cuda::decode_reason(shape, kH200, {}, *cuda::select_decode(shape, kH200).value()).find("at most 4096 keys"),
+            std::string::npos);
+  EXPECT_EQ(kernel_of(shape, kH200, {.batch_invariant = true}), "hopper_r64");
+  EXPECT_EQ(kernel_of(shape, kA100), "portable_r32_163k");
+  shape.heads_q = 64;
+  EXPECT_EQ(kernel_of(shape, kH200), "hopper_r16");
+  shape.heads_q = 32;
+  EXPECT_EQ(kernel_of(shape, kH200), "hopper_r32");
+  shape.heads_q = 128;
+  shape.table_width = 65;
+  EXPECT_EQ(kernel_of(shape, kH200), "hopper_r64");
+}
+
+// Batch-invariant mode: neither the other requests nor the width of their page table have a say.
+TEST(CudaSelect, BatchInvariantModeLooksAtOneRequest) {
+  DecodeShape ragged = shape_of(2, 0, 16);
+  ragged.ragged_q = true;
+  ragged.total_q = 8;
+  EXPECT_EQ(kernel_of(ragged, kH200), "hopper_r64");
+  EXPECT_EQ(kernel_of(ragged, kH200, {.batch_invariant = true}), "hopper_r16");
+  ragged.batch = 8;
+  EXPECT_EQ(kernel_of(ragged, kH200, {.batch_invariant = true}), "hopper_r16");
+  DecodeShape odd = shape_of(2, 1, 16);
+  odd.page_size = 61;
+  odd.table_width = 1;
+  EXPECT_EQ(kernel_of(odd, kH200), "hopper_r16");
+  EXPECT_EQ(kernel_of(odd, kH200, {.batch_invariant = true}), "portable_r16");
+  EXPECT_EQ(kernel_of(shape_of(2, 1, 16), kH200, {.bulk_copies = false}), "portable_r16");
+}
+
 TEST(CudaSelect, RefusesByName) {
   DecodeShape shape = shape_of(1, 1, 16);
-  expect_error(cuda::select_decode(shape, kH200, "fast").status(), StatusCode::kNotFound,
+  expect_error(cuda::select_decode(shape, kH200, {.named = "fast"}).status(), StatusCode::kNotFound,
                {"fast", "hopper_r16", "portable_r16"});
-  expect_error(cuda::select_decode(shape, kL40S, "portable_r16").status(), StatusCode::kUnsupported,
+  expect_error(cuda::select_decode(shape, kL40S, {.named = "portable_r16"}).status(), StatusCode::kUnsupported,
                {"portable_r16", "101376", "L40S"});
-  expect_error(cuda::select_decode(shape, kB200, "portable_r32").status(), StatusCode::kUnsupported,
+  expect_error(cuda::select_decode(shape, kB200, {.named = "portable_r32"}).status(), StatusCode::kUnsupported,
                {"portable_r32", "B200", "10.0"});
   shape.latent_dim = 256;
-  expect_error(cuda::select_decode(shape, kH200, "portable_r16").status(), StatusCode::kUnsupported, {"256", "512"});
+  expect_error(cuda::select_decode(shape, kH200, {.named = "portable_r16"}).status(), StatusCode::kUnsupported,
+               {"256", "512"});
   shape.latent_dim = 520;
-  expect_error(cuda::select_decode(shape, kH200, {}).status(), StatusCode::kUnsupported, {"latent_dim", "520", "512"});
+  expect_error(cuda::select_decode(shape, kH200).status(), StatusCode::kUnsupported, {"latent_dim", "520", "512"});
   shape.latent_dim = 512;
   shape.rope_dim = 128;
-  expect_error(cuda::select_decode(shape, kH200, {}).status(), StatusCode::kUnsupported, {"rope_dim", "128", "64"});
+  expect_error(cuda::select_decode(shape, kH200).status(), StatusCode::kUnsupported, {"rope_dim", "128", "64"});
   shape.rope_dim = 64;
   shape.dtype = DType::kFloat32;
-  expect_error(cuda::select_decode(shape, kH200, {}).status(), StatusCode::kUnsupported, {"fp32", "bf16 and fp16"});
+  expect_error(cuda::select_decode(shape, kH200).status(), StatusCode::kUnsupported, {"fp32", "bf16 and fp16"});
 }
 
 // Two partial tiles a multiprocessor, whatever the batch and the lengths.
 TEST(CudaSelect, WorkspaceIsBounded) {
   const auto bytes = [](int64_t batch, int64_t heads, const DeviceInfo& device, const DecodeOptions& options = {}) {
     const DecodeShape shape = shape_of(batch, 1, heads);
-    return cuda::decode_workspace_bytes(shape, options, *cuda::select_decode(shape, device, {}).value(), device);
+    return cuda::decode_workspace_bytes(shape, options, *cuda::select_decode(shape, device).value(), device);
   };
   EXPECT_EQ(bytes(1, 16, kH200), bytes(100'000, 16, kH200));
   EXPECT_LE(bytes(1, 16, kH200), 2 * 132 * 16 * (512 * 4 + 8) + 512);
   EXPECT_LE(bytes(1, 128, kH200), 2 * 132 * 64 * (512 * 4 + 8) + 512);
   EXPECT_LT(bytes(1, 16, kH20), bytes(1, 16, kH200));
   EXPECT_GT(bytes(128, 16, kH200, {.splits = 8}), bytes(64, 16, kH200, {.splits = 8}));
+}
+
+// What suffices for the largest shape suffices for every smaller one, whichever kernels they run.
+TEST(CudaSelect, WorkspaceGrowsWithEverySize) {
+  for (const DeviceInfo& device : {kH200, kA100, kL40S}) {
+    for (int32_t splits : {0, 8}) {
+      const DecodeOptions options{.splits = splits};
+      const auto bytes = [&](const DecodeShape& shape) {
+        return cuda::decode_workspace_bytes(shape, options, *cuda::select_decode(shape, device).value(), device);
+      };
+      for (bool ragged : {false, true}) {
+        for (int64_t heads : {1, 8, 16, 64, 128}) {
+          DecodeShape shape = shape_of(1, ragged ? 0 : 1, heads);
+          shape.ragged_q = ragged;
+          shape.total_q = ragged ? 64 : 1;
+          shape.table_width = 1;
+          shape.page_size = 61;
+          int64_t before = bytes(shape);
+          const auto grow = [&](auto change) {
+            change(shape);
+            const int64_t now = bytes(shape);
+            EXPECT_GE(now, before) << device.name << ", splits " << splits << ", ragged " << ragged << ", heads "
+                                   << heads << ", batch " << shape.batch << ", page " << shape.page_size << ", width "
+                                   << shape.table_width;
+            before = now;
+          };
+          grow([](DecodeShape& s) { s.table_width = 2; });
+          grow([](DecodeShape& s) { s.page_size = 64; });
+          grow([](DecodeShape& s) { s.page_size = 65; });
+          grow([](DecodeShape& s) { s.table_width = 1000; });
+          grow([&](DecodeShape& s) { s.batch = 64, s.total_q = 64; });
+          grow([&](DecodeShape& s) { s.batch = 100, s.total_q = 100; });
+          if (heads % 2 == 0) grow([](DecodeShape& s) { s.heads_kv = 2; });
+          grow([&](DecodeShape& s) { s.seq_q = ragged ? 0 : 2, s.total_q = 200; });
+        }
+      }
+    }
+  }
 }
 
 // Names are unique for a dtype, the shared cases force each of them, and every entry is one that some GPU runs.

@@ -2,8 +2,10 @@
 //
 // Fixed grid, one block a slice. A tile that n slices share is split among their n blocks by columns, so that every
 // block reads as many bytes as its slice wrote, whatever the batch looks like; blocks of whole tiles end at once. The
-// plan is found again from the lengths, before the wait for the split kernel. Sums run in the order of the slices,
-// grouped by a rule that depends on n alone: equal inputs give equal bits.
+// plan is found again from the lengths, before the wait for the split kernel: each of its blocks has passed its own
+// wait before it lets this kernel start. Slices of 64 rows are large; where they are few, up to kMostSharers blocks
+// share the work of each. Sums run in the order of the slices; threads that share a quad are grouped by a rule that
+// depends on n alone, and with 64 rows there are none: equal inputs give equal bits.
 #pragma once
 
 #include <type_traits>
@@ -130,6 +132,8 @@ __global__ void __launch_bounds__(kCombineThreads, kWidths == Widths::kTuned && 
   const BlockPlace place = block_place<kKind>(p);
   // Slices of 64 rows are large: where they are few, several blocks share the work of each.
   constexpr uint32_t kMostSharers = 8;
+  // Fewer quads a block would be shared by threads, and their grouping would follow from the number of sharers.
+  static_assert(kRows < 64 || kRows * kMaxLatent / 4 / kMostSharers > kCombineThreads / 2);
   const uint32_t sharers =
       kRows < 64 || slices == 0 ? 1 : min(static_cast<uint32_t>(p.positions) / slices, kMostSharers);
   const uint32_t slice = sharers > 1 ? place.position / sharers : slice_of_block(place.position, p.positions, slices);

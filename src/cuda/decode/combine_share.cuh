@@ -39,7 +39,7 @@ __device__ __forceinline__ Share slice_share(const Segment& segment, const Slice
   return share;
 }
 
-// A tile cut into splits, all of it one block's.
+// A tile cut into splits, all of it one slice's.
 template <int kRows>
 __device__ __forceinline__ Share split_share(const DecodeKernelParams& p, const Segment& segment) {
   Share share;

@@ -138,8 +138,17 @@ LineKind line_kind(const DecodeKernelParams& p) {
 int64_t decode_workspace_bytes(const DecodeShape& shape, const DecodeOptions& options, const DecodeEntry& entry,
                                const DeviceInfo& device) {
   if (shape.total_q == 0) return 0;
-  const int64_t slots = partial_slots(shape, unit_rule(options, entry), entry, blocks_of(device));
-  return partial_out_bytes(shape, entry, slots) + partial_ml_bytes(entry, slots);
+  const auto bytes = [&](const DecodeEntry& of) {
+    const int64_t slots = partial_slots(shape, unit_rule(options, of), of, blocks_of(device));
+    return partial_out_bytes(shape, of, slots) + partial_ml_bytes(of, slots);
+  };
+  int64_t most = bytes(entry);
+  const int tile = largest_tile(shape);
+  for (const DecodeEntry& other : decode_entries()) {
+    if (other.dtype != shape.dtype || other.rows > tile) continue;
+    if (other.runs_on(device) && other.fits(device)) most = std::max(most, bytes(other));
+  }
+  return most;
 }
 
 Status launch_decode(const DecodeParams& params, const DecodeShape& shape, const DecodeEntry& entry,

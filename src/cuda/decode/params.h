@@ -37,7 +37,8 @@ struct DecodeKernelParams {
 
   // Workspace. Slot 2 p: the tile that began before slice p; slot 2 p + 1: the tile that goes on after it. Where a unit
   // is a split: slot tile * max_splits + split.
-  float* partial_out = nullptr;  // [slots][rows][latent], not divided by the row sum
+  float* partial_out =
+      nullptr;  // [slots][rows][latent], not divided by the row sum; Hopper kernels: as threads held them
   float2* partial_ml = nullptr;  // [slots][rows]: (maximum of the scaled scores in log2 units, row sum)
 
   int32_t batch = 0;

@@ -85,11 +85,22 @@ constexpr std::array kEntries = {
 
 bool tuned_widths(const DecodeShape& shape) { return shape.latent_dim == kMaxLatent && shape.rope_dim == kMaxRope; }
 
-// Query rows of one KV head in a request; with ragged q the mean.
-int64_t rows_per_request(const DecodeShape& shape) {
-  const int64_t tokens =
-      shape.ragged_q ? (shape.total_q + shape.batch - 1) / std::max<int64_t>(shape.batch, 1) : shape.seq_q;
-  return tokens * (shape.heads_q / shape.heads_kv);
+// Query rows of one KV head in a request; with ragged q the mean, or one token's where other requests must not matter.
+int64_t rows_per_request(const DecodeShape& shape, bool batch_invariant) {
+  const int64_t mean = (shape.total_q + shape.batch - 1) / std::max<int64_t>(shape.batch, 1);
+  const int64_t ragged = batch_invariant ? 1 : mean;
+  return (shape.ragged_q ? ragged : shape.seq_q) * (shape.heads_q / shape.heads_kv);
+}
+
+// One request of few keys and up to 128 rows is latency and not products: a small tile's kernel starts and ends sooner,
+// and its row tiles lie side by side. Measured on an H200 (docs/kernels/decode-hopper.md): 16 rows are ahead of 64 up
+// to 4,096 keys. The length is known on the device alone; what the page table has room for bounds it.
+constexpr int kShortTile = 16;
+bool is_short(const DecodeShape& shape, int64_t rows) {
+  constexpr int64_t kShortKeys = 4096;
+  constexpr int64_t kShortRows = 128;
+  return shape.batch == 1 && !shape.ragged_q && rows > 32 && rows <= kShortRows &&
+         shape.table_width * shape.page_size <= kShortKeys;
 }
 
 Status check_shape(const DecodeShape& shape) {
@@ -101,6 +112,11 @@ Status check_shape(const DecodeShape& shape) {
     return unsupported("rope_dim", concat(shape.rope_dim), concat("up to ", kMaxRope, " on back end 'cuda'"));
   constexpr int64_t kMaxRows = (int64_t{1} << 31) - 64;  // rows of a request are counted in 32 bits
   const int64_t tokens = shape.ragged_q ? shape.total_q : shape.seq_q;
+  constexpr int64_t kMaxTotalRows = int64_t{1} << 40;  // workspaces of splits are counted in 64 bits
+  if (shape.total_q > kMaxTotalRows / std::max<int64_t>(shape.heads_q, 1)) {
+    return unsupported("q", concat(shape.total_q, " query tokens x ", shape.heads_q, " heads"),
+                       concat("up to ", kMaxTotalRows, " rows in a call on back end 'cuda'"));
+  }
   if (tokens * (shape.heads_q / shape.heads_kv) > kMaxRows) {
     return unsupported("q", concat(tokens, " query tokens x ", shape.heads_q / shape.heads_kv, " heads of a KV head"),
                        concat("up to ", kMaxRows, " rows in a request on back end 'cuda'"));
@@ -110,6 +126,9 @@ Status check_shape(const DecodeShape& shape) {
 
 // What the Hopper kernels' bulk copies ask of a shape, widths aside.
 bool bulk_copies(const DecodeShape& shape) { return shape.heads_kv == 1 && log2_box(shape) >= 0; }
+
+// The same however wide the page table is.
+bool pages_hold_boxes(const DecodeShape& shape) { return shape.page_size % 8 == 0; }
 
 // Why an entry that was asked for cannot run.
 Status refused(const DecodeShape& shape, const DeviceInfo& device, const DecodeEntry& entry) {
@@ -177,11 +196,20 @@ int box_panels(const DecodeShape& shape, const DecodeEntry& entry) { return log2
 
 std::span<const DecodeEntry> decode_entries() { return kEntries; }
 
-Result<const DecodeEntry*> select_decode(const DecodeShape& shape, const DeviceInfo& device, std::string_view named) {
+int largest_tile(const DecodeShape& shape) {
+  const int64_t rows = (shape.ragged_q ? shape.total_q : shape.seq_q) * shape.heads_q;
+  if (rows <= 16) return 16;  // of 8 rows there is no portable kernel
+  return rows <= 32 ? 32 : 64;
+}
+
+Result<const DecodeEntry*> select_decode(const DecodeShape& shape, const DeviceInfo& device,
+                                         const Selection& selection) {
   FLASHMLA_RETURN_IF_ERROR(check_shape(shape));
-  if (!named.empty()) return named_entry(shape, device, named);
-  const bool hopper_serves = tuned_widths(shape) && bulk_copies(shape);
-  const int64_t rows = rows_per_request(shape);
+  if (!selection.named.empty()) return named_entry(shape, device, selection.named);
+  bool hopper_serves = selection.bulk_copies && device.hopper_code && tuned_widths(shape) && bulk_copies(shape);
+  if (selection.batch_invariant && !pages_hold_boxes(shape)) hopper_serves = false;
+  int64_t rows = rows_per_request(shape, selection.batch_invariant);
+  if (hopper_serves && !selection.batch_invariant && is_short(shape, rows)) rows = kShortTile;
   const DecodeEntry* best = nullptr;
   for (const DecodeEntry& entry : kEntries) {
     if (entry.dtype != shape.dtype || tuned_widths(shape) != (entry.widths == Widths::kTuned)) continue;
@@ -194,11 +222,14 @@ Result<const DecodeEntry*> select_decode(const DecodeShape& shape, const DeviceI
                      concat("at least ", kEntries.back().smem_bytes));
 }
 
-std::string decode_reason(const DecodeShape& shape, const DeviceInfo& device, std::string_view named,
+std::string decode_reason(const DecodeShape& shape, const DeviceInfo& device, const Selection& selection,
                           const DecodeEntry& entry) {
-  if (!named.empty()) return "it was asked for";
-  return concat(rows_per_request(shape), " query rows a KV head in tiles of ", entry.rows, "; ", entry.smem_bytes,
-                " of ", device.smem_per_block, " bytes of shared memory on ", device.name);
+  if (!selection.named.empty()) return "it was asked for";
+  const int64_t rows = rows_per_request(shape, selection.batch_invariant);
+  const bool small = entry.family == Family::kHopper && entry.rows == kShortTile && is_short(shape, rows);
+  return concat(rows, " query rows a KV head in tiles of ", entry.rows,
+                small ? concat(", as one request has at most ", shape.table_width * shape.page_size, " keys") : "",
+                "; ", entry.smem_bytes, " of ", device.smem_per_block, " bytes of shared memory on ", device.name);
 }
 
 }  // namespace flashmla::cuda

@@ -40,13 +40,24 @@ struct DecodeEntry {
 
 std::span<const DecodeEntry> decode_entries();
 
-// The entry for a shape on a device; `named` forces one by its name. kUnsupported names what is missing. On the way of
-// every call: builds no text unless it refuses.
-Result<const DecodeEntry*> select_decode(const DecodeShape& shape, const DeviceInfo& device, std::string_view named);
+// What of a call decides beside its shape.
+struct Selection {
+  std::string_view named = {};   // forces an entry by its name
+  bool batch_invariant = false;  // neither other requests nor the table's width may have a say
+  bool bulk_copies = true;       // the cache's strides are such that a tensor map describes them (tensor_map.h)
+};
+
+// The entry for a shape on a device. kUnsupported names what is missing. On the way of every call: builds no text
+// unless it refuses.
+Result<const DecodeEntry*> select_decode(const DecodeShape& shape, const DeviceInfo& device,
+                                         const Selection& selection = {});
 
 // Why select_decode chose `entry`.
-std::string decode_reason(const DecodeShape& shape, const DeviceInfo& device, std::string_view named,
+std::string decode_reason(const DecodeShape& shape, const DeviceInfo& device, const Selection& selection,
                           const DecodeEntry& entry);
+
+// The largest tile that any shape whose sizes are at most this one's has rows for.
+int largest_tile(const DecodeShape& shape);
 
 // log2 of the keys that one bulk copy of the Hopper kernels brings: at most 64, never over the end of a page; -1 where
 // pages are no multiple of 8 tokens.

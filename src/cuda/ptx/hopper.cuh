@@ -2,7 +2,7 @@
 // barriers. The matrix products stand in wgmma.cuh.
 //
 // Everything here compiles for every target, so that one source file serves all of them; kernels that call it do their
-// work on sm_90a alone (hopper::kHere).
+// work on sm_90a alone (FLASHMLA_SM90A).
 #pragma once
 
 #include <cuda.h>

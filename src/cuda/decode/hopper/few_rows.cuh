@@ -5,8 +5,8 @@
 // shared memory, read K-major for the scores and MN-major for the values.
 //
 // Budget (H200, 16 rows, clocks per tile of 64 keys): KV bytes 73,728 at 1/132 of 4.65 TB/s = 3,900; tensor work 68
-// wgmma.m64n16k16 at 20 = 1,360; softmax and hand-over 500. One consumer warpgroup is therefore enough, and the ring
-// decides: 64 KB in flight saturate memory, and one tile is being read meanwhile. docs/kernels/decode.md.
+// wgmma.m64n16k16 at 20 = 1,360; softmax and hand-over 450. One consumer warpgroup is therefore enough, and the ring
+// decides: 64 KB in flight saturate memory, and one tile is being read meanwhile. docs/kernels/decode-hopper.md.
 //
 // Warps 0-3 compute (few_rows_tile.cuh); warp 4 walks the segments of the block's slice (line.cuh), hands them over and
 // loads Q; warp 5 walks them too and loads keys (loaders.cuh).

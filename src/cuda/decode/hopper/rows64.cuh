@@ -73,17 +73,18 @@ __global__ void __launch_bounds__(kRows64Threads, 1)
     const Cursor<rows64::kRows, kKind> cursor(p, line.rule(), line.find(begin), begin, cut.begin(slice + 1),
                                               place.lane);
     if (threadIdx.x == rows64::kFinder) {
+      shared.part() = part;
       new (shared.cursor<kKind>()) Cursor<rows64::kRows, kKind>(cursor);
       const Segment& segment = cursor.segment();
       shared.note_visit(0, {segment, partial_slot<rows64::kRows, kKind>(p, segment, part) * rows64::kRows});
     }
     __syncwarp();
   }
-  switch (static_cast<Role>(warp / 4)) {
-    case Role::kScores: return rows64::scores_role<T>(p, shared);
-    case Role::kLeft: return rows64::values_role<T, Role::kLeft, kKind>(p, kv_map, shared, part);
-    case Role::kRight: return rows64::values_role<T, Role::kRight, kKind>(p, kv_map, shared, part);
-  }
+  const auto role = static_cast<Role>(warp / 4);
+  if (role == Role::kScores)
+    rows64::scores_role<T>(p, shared);
+  else
+    rows64::values_role<T, kKind>(p, kv_map, shared);
 #else
   __trap();  // table.cc never chooses it here
 #endif

@@ -44,14 +44,15 @@ struct Layout {
   static constexpr int kQueries = kRope + kRopeSlots * kPanelBytes;
   static constexpr int kP = kQueries + kQueryPanels * kPanelBytes;  // [row][key], 16 bits
   static constexpr int kFactors = kP + kPanelBytes;                 // fp32 [row]: what O is multiplied by before P V
-  static constexpr int kInverses = kFactors + kRows * 4;            // fp32 [row]: 1 / row sum
-  static constexpr int kVisitQueue = kInverses + kRows * 4;
+  static constexpr int kInverses = kFactors + kRows * 4;            // fp32 [parity of the segment][row]: 1 / row sum
+  static constexpr int kVisitQueue = kInverses + 2 * kRows * 4;
   static constexpr int kCursor = kVisitQueue + kVisits * kVisitBytes;
   static constexpr int kUnitFull = kCursor + kCursorBytes;  // barriers, 8 bytes each
   static constexpr int kRopeFull = kUnitFull + 8 * kUnits;
   static constexpr int kVisitNoted = kRopeFull + 8 * kRopeSlots;
   static constexpr int kAbsent = kVisitNoted + 8 * kVisits;  // uint32 [rope slot]
-  static constexpr int kBytes = kAbsent + 4 * kRopeSlots;
+  static constexpr int kPart = kAbsent + 4 * kRopeSlots;     // uint32
+  static constexpr int kBytes = kPart + 4;
   static_assert(kQueries % 1024 == 0 && kP % 1024 == 0 && kUnitFull % 8 == 0);
 };
 

@@ -13,7 +13,7 @@ class Scores {
 
   // ---- queries: both parts pass through the same shared memory, the one for the registers first
 
-  __device__ void request_register_queries(const Segment& segment) { request_queries<0, kRegisterPanels>(segment); }
+  __device__ void request_register_queries(const Segment& segment) { request_queries<true>(segment); }
 
   __device__ void take_register_queries() {
     ptx::cp_async_wait<0>();
@@ -25,15 +25,12 @@ class Scores {
     ptx::named_barrier_sync(kScoresBarrier, kRoleThreads);
   }
 
-  __device__ void request_shared_queries(const Segment& segment) {
-    request_queries<kRegisterPanels, kQueryPanels>(segment);
-  }
+  __device__ void request_shared_queries(const Segment& segment) { request_queries<false>(segment); }
 
   // ---- one segment
 
   __device__ void begin(const Segment& segment) {
     const auto keys = static_cast<int32_t>(segment.key_end() - segment.key_begin());
-    seen_by_all_ = keys;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       m_[h] = -INFINITY;
@@ -44,7 +41,6 @@ class Scores {
         const int32_t limit = max(segment.size.keys - segment.size.tokens + token + 1, 0);
         seen_[h] = max(min(keys, limit - static_cast<int32_t>(segment.key_begin())), 0);
       }
-      seen_by_all_ = min(seen_by_all_, __reduce_min_sync(~0u, seen_[h]));
     }
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
@@ -60,22 +56,23 @@ class Scores {
     const uint32_t right = unit_ + 1 == kUnits ? 0 : unit_ + 1;
     const uint32_t right_parity = unit_ + 1 == kUnits ? parity_ ^ 1 : parity_;
     ptx::mbarrier_wait(shared.unit_full(unit_), parity_);
-#pragma unroll
-    for (int i = 0; i < 32; ++i) next_[i] = 0;
-    ptx::wgmma_tie(next_);
+    ptx::wgmma_tie(next_);  // the first product overwrites them
     ptx::wgmma_fence();
     multiply<0>(shared.queries(), shared.unit(unit_));
     update_maximum(block * kBlockKeys);
     ptx::wgmma_fence();
     multiply<1>(shared.queries(), shared.unit(unit_));
     exponentiate<0>();
-    multiply<2>(shared.queries(), shared.unit(unit_));
     exponentiate<1>();
+    multiply<2>(shared.queries(), shared.unit(unit_));
+    if (block >= 0) begin_publishing();
     exponentiate<2>();
+    if (block >= 0) publish_part<2>();
+    ptx::wgmma_fence();
     multiply<3>(shared.queries(), shared.unit(unit_));
     exponentiate<3>();
     if (block >= 0)
-      publish();
+      end_publishing();
     else
       take_shared_queries();
     ptx::mbarrier_wait(shared.rope_full(block_ % kRopeSlots), block_ / kRopeSlots % 2);
@@ -108,27 +105,31 @@ class Scores {
     exponentiate<1>();
     exponentiate<2>();
     exponentiate<3>();
-    publish();
+    begin_publishing();
+    publish_part<2>();
+    end_publishing();
   }
 
-  // Writes the rows' statistics; hands the inverse sums to the other roles.
-  __device__ void finish(const Visit& visit) {
+  // Adds up the rows' sums and hands the inverse ones to the other roles.
+  __device__ void hand_inverses(uint32_t number) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      l_[h] += __shfl_xor_sync(~0u, l_[h], 1);
+      l_[h] += __shfl_xor_sync(~0u, l_[h], 2);
+      if (lane() % 4 == 0) shared_.inverses(number)[own_row() + 8 * h] = l_[h] == 0.0f ? 0.0f : 1.0f / l_[h];
+    }
+    __syncwarp();
+    ptx::named_barrier_arrive(kSegmentDoneBarrier, 3 * kRoleThreads);
+  }
+
+  __device__ void write_statistics(const Visit& visit) const {
     const Segment& segment = visit.segment;
     const int rows = portable::tile_rows<kRows>(p_, segment);
     const bool whole = __any_sync(~0u, segment.whole());
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      l_[h] += __shfl_xor_sync(~0u, l_[h], 1);
-      l_[h] += __shfl_xor_sync(~0u, l_[h], 2);
-      if (lane() % 4 == 0) shared_.inverses()[own_row() + 8 * h] = l_[h] == 0.0f ? 0.0f : 1.0f / l_[h];
-    }
-    __syncwarp();
-    ptx::named_barrier_arrive(kSegmentDoneBarrier, 3 * kRoleThreads);
-    if (lane() % 4 != 0) return;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
       const int own = own_row() + 8 * h;
-      if (own >= rows) continue;
+      if (lane() % 4 != 0 || own >= rows) continue;
       if (!whole) {
         p_.partial_ml[visit.partial_row + own] = make_float2(m_[h], l_[h]);
       } else if (p_.lse != nullptr) {
@@ -137,6 +138,7 @@ class Scores {
             l_[h] == 0.0f ? p_.empty_lse : portable::lse_of(m_[h], l_[h]);
       }
     }
+    __syncwarp();
   }
 
  private:
@@ -149,26 +151,35 @@ class Scores {
     return tile::swizzled(16 * role_warp() + at.row, at.chunk, kRowBytes);
   }
 
-  template <int kFirst, int kCount>
+  // Each thread copies 16 bytes of every panel, in every sixteenth row.
+  template <bool kForRegisters>
   __device__ void request_queries(const Segment& segment) const {
+    constexpr int kPassRows = kRoleThreads / 8;
+    constexpr int kCount = kForRegisters ? kRegisterPanels : kQueryPanels;
     const int chunk = threadIdx.x % 8;
     const int rows = portable::tile_rows<kRows>(p_, segment);
+    const bool even = rows_are_even(p_);
+    const char* latent = nullptr;
+    const char* rope = nullptr;
 #pragma unroll 1
-    for (int pass = 0; pass < kRows / (kRoleThreads / 8); ++pass) {
-      const int row = static_cast<int>(threadIdx.x / 8) + pass * (kRoleThreads / 8);
-      const bool valid = row < rows;
-      const auto* latent = static_cast<const char*>(p_.q);
-      const auto* rope = static_cast<const char*>(p_.q_rope);
-      if (valid) {
-        const portable::RowPlace place = portable::row_place<kRows>(p_, segment, row);
-        latent += (portable::offset_of(p_.q_stride, segment, place) + chunk * 8) * kElementBytes;
-        rope += (portable::offset_of(p_.q_rope_stride, segment, place) + chunk * 8) * kElementBytes;
+    for (int pass = 0; pass < kRows / kPassRows; ++pass) {
+      const int row = static_cast<int>(threadIdx.x / 8) + pass * kPassRows;
+      if (pass == 0 || !even) {
+        const portable::RowPlace place = portable::row_place<kRows>(p_, segment, min(row, rows - 1));
+        latent = static_cast<const char*>(p_.q) + portable::offset_of(p_.q_stride, segment, place) * kElementBytes;
+        if (!kForRegisters)
+          rope = static_cast<const char*>(p_.q_rope) +
+                 portable::offset_of(p_.q_rope_stride, segment, place) * kElementBytes;
+      } else {
+        latent += kPassRows * p_.q_stride.head * kElementBytes;
+        if (!kForRegisters) rope += kPassRows * p_.q_rope_stride.head * kElementBytes;
       }
       const uint32_t to = shared_.queries() + tile::swizzled(row, chunk, kRowBytes);
 #pragma unroll
-      for (int panel = kFirst; panel < kFirst + kCount; ++panel) {
-        ptx::cp_async_16(to + (panel - kFirst) * kPanelBytes, panel == kRopePanel ? rope : latent + panel * kRowBytes,
-                         valid);
+      for (int i = 0; i < kCount; ++i) {
+        const int panel = kForRegisters ? i : kRegisterPanels + i;
+        const char* from = panel == kRopePanel ? rope : latent + panel * kRowBytes;
+        ptx::cp_async_16(to + i * kPanelBytes, from + chunk * 16, row < rows);
       }
     }
     ptx::cp_async_commit();
@@ -188,12 +199,13 @@ class Scores {
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       const uint64_t k = keys + ptx::wgmma_offset(step * 32);
+      const bool add = kPanel > 0 || step > 0;
       if constexpr (kPanel < kRegisterPanels) {
-        ptx::wgmma_rs<ptx::kKMajor>(next_, q_[4 * kPanel + step], k, true, T());
+        ptx::wgmma_rs<ptx::kKMajor>(next_, q_[4 * kPanel + step], k, add, T());
       } else {
-        const uint64_t q = ptx::wgmma_descriptor(queries);
-        ptx::wgmma_ss<ptx::kKMajor, ptx::kKMajor>(
-            next_, q + ptx::wgmma_offset((kPanel - kRegisterPanels) * kPanelBytes + step * 32), k, true, T());
+        constexpr int kPlace = kPanel - kRegisterPanels;
+        const uint64_t q = ptx::wgmma_descriptor(queries + kPlace * kPanelBytes);
+        ptx::wgmma_ss<ptx::kKMajor, ptx::kKMajor>(next_, q + ptx::wgmma_offset(step * 32), k, add, T());
       }
     }
   }
@@ -203,25 +215,27 @@ class Scores {
 
   __device__ void update_maximum(int32_t key) {
     const uint32_t absent = shared_.absent((block_ + 1) % kRopeSlots);
-    if (__any_sync(~0u, seen_by_all_ - key < kBlockKeys || absent != 0)) mask(key, absent);
-    float largest[2] = {-INFINITY, -INFINITY};
+    if (__any_sync(~0u, min(seen_[0], seen_[1]) - key < kBlockKeys || absent != 0)) mask(key, absent);
+    // Each thread looks at its own columns; only where a row has outgrown its maximum do the others of the row matter.
+    float largest[2];
 #pragma unroll
-    for (int part = 0; part < 4; ++part) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) largest[i / 2 % 2] = fmaxf(largest[i / 2 % 2], s_[part][i]);
-    }
+    for (int h = 0; h < 2; ++h)
+      largest[h] = fmaxf(fmaxf(part_maximum(0, h), part_maximum(1, h)), fmaxf(part_maximum(2, h), part_maximum(3, h)));
+    factor_[0] = 1;
+    factor_[1] = 1;
+    if (__any_sync(~0u, largest[0] > m_[0] + kStale || largest[1] > m_[1] + kStale)) raise_maximum(largest);
+  }
+
+  __device__ float part_maximum(int part, int h) const {
+    const float(&s)[8] = s_[part];
+    return fmaxf(fmaxf(s[2 * h], s[2 * h + 1]), fmaxf(s[2 * h + 4], s[2 * h + 5]));
+  }
+
+  __device__ void raise_maximum(float (&largest)[2]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       largest[h] = fmaxf(largest[h], __shfl_xor_sync(~0u, largest[h], 1));
       largest[h] = fmaxf(largest[h], __shfl_xor_sync(~0u, largest[h], 2));
-      factor_[h] = 1;
-    }
-    if (__any_sync(~0u, largest[0] > m_[0] + kStale || largest[1] > m_[1] + kStale)) raise_maximum(largest);
-  }
-
-  __device__ void raise_maximum(const float (&largest)[2]) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
       const float m = fmaxf(m_[h], largest[h]);
       const float factor = ptx::exp2_approx(m_[h] - m);
       factor_[h] = m_[h] == -INFINITY ? 1.0f : factor;  // nothing has been summed up before the first maximum
@@ -260,20 +274,26 @@ class Scores {
     ptx::wgmma_tie(s_[kPart]);  // the compiler leaves it here, between the products
   }
 
-  __device__ void publish() {
+  // P of the block before this one has been used up: its place, and that of the factors, is free.
+  __device__ void begin_publishing() {
     ptx::named_barrier_sync(kPFreeBarrier, 3 * kRoleThreads);
     if (lane() % 4 == 0) {
       shared_.factors()[own_row()] = factor_[0];
       shared_.factors()[own_row() + 8] = factor_[1];
     }
-    const uint32_t first = fragment_place();
-#pragma unroll
-    for (int part = 0; part < 4; ++part) {
-      const float(&s)[8] = s_[part];
-      ptx::stmatrix_x4(shared_.p() + (first ^ part * 32), portable::pack(s[0], s[1], T()),
-                       portable::pack(s[2], s[3], T()), portable::pack(s[4], s[5], T()),
-                       portable::pack(s[6], s[7], T()));
-    }
+    publish_part<0>();
+    publish_part<1>();
+  }
+
+  template <int kPart>
+  __device__ void publish_part() {
+    const float(&s)[8] = s_[kPart];
+    ptx::stmatrix_x4(shared_.p() + (fragment_place() ^ kPart * 32), portable::pack(s[0], s[1], T()),
+                     portable::pack(s[2], s[3], T()), portable::pack(s[4], s[5], T()), portable::pack(s[6], s[7], T()));
+  }
+
+  __device__ void end_publishing() {
+    publish_part<3>();
     ptx::async_proxy_fence();
     __syncwarp();
     ptx::named_barrier_arrive(kLeftPBarrier, 2 * kRoleThreads);
@@ -288,13 +308,12 @@ class Scores {
   uint32_t unit_ = 0;
   uint32_t parity_ = 0;
 
-  int32_t seen_[2];          // keys of the segment that each row sees
-  int32_t seen_by_all_ = 0;  // .. and that all rows of the warp see
-  float m_[2];               // maxima, scaled, in log2 units; may lag behind by kStale
-  float l_[2];               // sums over this thread's columns, relative to m_
-  float factor_[2];          // of what was summed up before s_
+  int32_t seen_[2];  // keys of the segment that each row sees
+  float m_[2];       // maxima, scaled, in log2 units; may lag behind by kStale
+  float l_[2];       // sums over this thread's columns, relative to m_
+  float factor_[2];  // of what was summed up before s_
   float s_[4][8];
-  float next_[32];
+  float next_[32] = {};  // the first product overwrites it
   uint32_t q_[4 * kRegisterPanels][4];
 };
 
@@ -302,19 +321,24 @@ template <typename T>
 __device__ __forceinline__ void scores_role(const DecodeKernelParams& p, const Shared& shared) {
   Scores<T> scores(p, shared);
   scores.request_register_queries(shared.wait_for_segment(0));
+  scores.take_register_queries();
+  scores.request_shared_queries(shared.segment(0));
   for (uint32_t number = 0;; ++number) {
     const Segment& segment = shared.segment(number);
-    scores.take_register_queries();
-    scores.request_shared_queries(segment);
     scores.begin(segment);
     const int blocks = block_count(segment);
+    const bool last = __any_sync(~0u, segment.last);
 #pragma unroll 1
     for (int block = -1; block < blocks - 1; ++block) scores.step(block);
-    const bool last = __any_sync(~0u, segment.last);
     ptx::named_barrier_sync(kScoresBarrier, kRoleThreads);  // no product reads the queries any more
     if (!last) scores.request_register_queries(shared.wait_for_segment(number + 1));
     scores.drain(blocks - 1);
-    scores.finish(shared.visit(number));
+    scores.hand_inverses(number);
+    if (!last) {
+      scores.take_register_queries();
+      scores.request_shared_queries(shared.segment(number + 1));
+    }
+    scores.write_statistics(shared.visit(number));
     if (last) return;
   }
 }

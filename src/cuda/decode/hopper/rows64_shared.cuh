@@ -27,6 +27,9 @@ __device__ __forceinline__ int role_warp() { return static_cast<int>(threadIdx.x
 // The first of a thread's two rows of an accumulator; the other one is eight below.
 __device__ __forceinline__ int own_row() { return 16 * role_warp() + tile::c_fragment_row(lane()); }
 
+// Whether the rows of every tile are heads of one token, one stride apart: a division less for each.
+__device__ __forceinline__ bool rows_are_even(const DecodeKernelParams& p) { return p.group.divisor % kRows == 0; }
+
 // A segment as its finder hands it to the roles, which have no registers to walk the slice themselves.
 struct Visit {
   Segment segment;
@@ -52,7 +55,9 @@ class Shared {
   __device__ uint32_t queries() const { return base_ + Layout::kQueries; }
   __device__ uint32_t p() const { return base_ + Layout::kP; }
   __device__ float* factors() const { return reinterpret_cast<float*>(memory_ + Layout::kFactors); }
-  __device__ float* inverses() const { return reinterpret_cast<float*>(memory_ + Layout::kInverses); }
+  __device__ float* inverses(uint32_t number) const {  // of segment `number`
+    return reinterpret_cast<float*>(memory_ + Layout::kInverses) + number % 2 * kRows;
+  }
   // Of the block in a rope slot: bit i is set where box i (2^log2_box keys) has no page.
   __device__ uint32_t& absent(uint32_t slot) const {
     return reinterpret_cast<uint32_t*>(memory_ + Layout::kAbsent)[slot];
@@ -79,6 +84,9 @@ class Shared {
     static_assert(sizeof(Cursor<kRows, kKind>) <= kCursorBytes && alignof(Cursor<kRows, kKind>) <= 8);
     return reinterpret_cast<Cursor<kRows, kKind>*>(memory_ + Layout::kCursor);
   }
+
+  // The slice's number among all lanes' slices: the finder's alone.
+  __device__ uint32_t& part() const { return *reinterpret_cast<uint32_t*>(memory_ + Layout::kPart); }
 
   // One thread, before any of it is used.
   __device__ void init() const {

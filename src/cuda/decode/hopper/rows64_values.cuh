@@ -5,10 +5,13 @@
 
 namespace flashmla::cuda::rows64 {
 
+// Which of the two roles this thread has. It is asked for anew each time: there is no register to keep it in.
+__device__ __forceinline__ bool in_left_half() { return threadIdx.x < 2 * kRoleThreads; }
+__device__ __forceinline__ int own_barrier() { return in_left_half() ? kLeftBarrier : kRightBarrier; }
+
 // Brings one half of the latent part, block by block, ahead of the products and over the ends of segments; the left
 // half's rotating parts too. Each warp copies one panel of a unit; its lane i looks after box i of the block. The page
 // ids of a block are asked for when the block before it is copied.
-template <Role kRole>
 class Copies {
  public:
   __device__ Copies(const DecodeKernelParams& params, const CUtensorMap& kv_map, const Shared& shared)
@@ -28,9 +31,10 @@ class Copies {
   // The unit of the next block. All warps are through with what is in its place.
   __device__ void copy_unit(uint32_t unit) const {
     if (done_) return;
-    constexpr int kFirst = kRole == Role::kLeft ? kUnitPanels : 0;  // the left half makes room for right units
-    const int panel = __shfl_sync(~0u, role_warp(), 0);             // one number for the warp
-    copy_panel(shared_.unit(unit) + panel * kPanelBytes, kFirst + panel, shared_.unit_full(unit));
+    // The left half makes room for right units.
+    const int panel = __shfl_sync(~0u, role_warp(), 0);  // one number for the warp
+    copy_panel(shared_.unit(unit) + panel * kPanelBytes, (in_left_half() ? kUnitPanels : 0) + panel,
+               shared_.unit_full(unit));
   }
 
   // Whether the next block is its segment's last one.
@@ -101,19 +105,18 @@ class Copies {
 // A thread of the right half walks the slice; segment `number` comes next. It is found before anybody asks for it,
 // because lengths may have to be read, and outside the products, where registers are free.
 template <LineKind kKind>
-__device__ __forceinline__ void find_segment(const DecodeKernelParams& p, const Shared& shared, uint32_t slice,
-                                             uint32_t number) {
+__device__ __forceinline__ void find_segment(const DecodeKernelParams& p, const Shared& shared, uint32_t number) {
   Cursor<kRows, kKind>* cursor = shared.cursor<kKind>();
   if (threadIdx.x == kFinder && !cursor->segment().last) {
     cursor->next();
     const Segment& segment = cursor->segment();
-    shared.note_visit(number, {segment, partial_slot<kRows, kKind>(p, segment, slice) * kRows});
+    shared.note_visit(number, {segment, partial_slot<kRows, kKind>(p, segment, shared.part()) * kRows});
   }
   __syncwarp();
 }
 
 // One half of O: 256 columns, in the accumulator of m64n256k16 (wgmma.cuh).
-template <typename T, Role kRole>
+template <typename T>
 class Values {
  public:
   __device__ Values(const DecodeKernelParams& params, const Shared& shared) : p_(params), shared_(shared) {}
@@ -144,11 +147,11 @@ class Values {
         *reinterpret_cast<uint4*>(first + panel * kPanelBytes + i * 16) = make_uint4(0, 0, 0, 0);
     }
     ptx::async_proxy_fence();
-    ptx::named_barrier_sync(kOwnBarrier, kRoleThreads);
+    ptx::named_barrier_sync(own_barrier(), kRoleThreads);
   }
 
-  // O += P V of the unit.
-  __device__ void multiply(uint32_t unit) {
+  // O += P V of the unit: asks the tensor cores for it ..
+  __device__ void begin_product(uint32_t unit) {
     const Shared shared = shared_.uniform();
     const uint64_t p = ptx::wgmma_descriptor(shared.p());
     const uint64_t v = ptx::wgmma_descriptor(shared.unit(unit), kPanelBytes);
@@ -160,50 +163,54 @@ class Values {
                                                  v + ptx::wgmma_offset(step * 16 * kRowBytes), true, T());
     }
     ptx::wgmma_commit();
+  }
+  // .. and waits until it is there.
+  __device__ void end_product() {
     ptx::wgmma_wait<0>();
     ptx::wgmma_tie(o_);
   }
 
-  // The scores role has added up the row sums.
-  __device__ void take_inverses() {
-    ptx::named_barrier_sync(kSegmentDoneBarrier, 3 * kRoleThreads);
-    inverse_[0] = shared_.inverses()[own_row()];
-    inverse_[1] = shared_.inverses()[own_row() + 8];
-  }
-
-  __device__ void finish(const Visit& visit) const {
+  // Writes what has been summed up in segment `number`.
+  __device__ void finish(uint32_t number) const {
+    const Visit& visit = shared_.visit(number);
     const Segment& segment = visit.segment;
     const int rows = portable::tile_rows<kRows>(p_, segment);
     const bool whole = __any_sync(~0u, segment.whole());
     if (!whole) return write_partial(visit.partial_row);
+    const portable::RowPlace place = portable::row_place<kRows>(p_, segment, min(own_row(), rows - 1));
+    T* out = static_cast<T*>(p_.out) + portable::offset_of(p_.out_stride, segment, place);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int own = own_row() + 8 * h;
+      if (h == 1 && rows_are_even(p_)) {
+        out += 8 * p_.out_stride.head;
+      } else if (h == 1) {
+        const portable::RowPlace other = portable::row_place<kRows>(p_, segment, min(own, rows - 1));
+        out = static_cast<T*>(p_.out) + portable::offset_of(p_.out_stride, segment, other);
+      }
       if (p_.out_aligned)
-        write_result<true>(segment, h, own, own < rows);
+        write_result<true>(out, h, shared_.inverses(number)[own], own < rows);
       else
-        write_result<false>(segment, h, own, own < rows);
+        write_result<false>(out, h, shared_.inverses(number)[own], own < rows);
     }
   }
 
  private:
   static constexpr int kSums = 128;
   static constexpr int kHalfColumns = kMaxLatent / 2;
-  static constexpr int kFirstColumn = kRole == Role::kLeft ? 0 : kHalfColumns;
-  static constexpr int kOwnBarrier = kRole == Role::kLeft ? kLeftBarrier : kRightBarrier;
+  __device__ static int first_column() { return in_left_half() ? 0 : kHalfColumns; }
 
   // Pairs of lanes swap a word, so that each has four neighbouring columns of every second group of eight.
   template <bool kAligned>
-  __device__ void write_result(const Segment& segment, int h, int own, bool exists) const {
+  __device__ void write_result(T* row, int h, float inverse, bool exists) const {
     const bool odd = lane() % 2 != 0;
-    T* out = static_cast<T*>(p_.out) + kFirstColumn + lane() % 4 / 2 * 4 + (odd ? 8 : 0);
-    if (exists) out += portable::offset_of(p_.out_stride, segment, portable::row_place<kRows>(p_, segment, own));
+    T* out = row + first_column() + lane() % 4 / 2 * 4 + (odd ? 8 : 0);
 #pragma unroll
     for (int group = 0; group < kHalfColumns / 8; group += 2) {
       const float* first = &o_[4 * group + 2 * h];
       const float* second = first + 4;
-      const uint32_t a = portable::pack(first[0] * inverse_[h], first[1] * inverse_[h], T());
-      const uint32_t b = portable::pack(second[0] * inverse_[h], second[1] * inverse_[h], T());
+      const uint32_t a = portable::pack(first[0] * inverse, first[1] * inverse, T());
+      const uint32_t b = portable::pack(second[0] * inverse, second[1] * inverse, T());
       const uint32_t other = __shfl_xor_sync(~0u, odd ? a : b, 1);
       const uint2 packed = odd ? make_uint2(other, b) : make_uint2(a, other);
       if (kAligned) {
@@ -219,8 +226,8 @@ class Values {
 
   // As the threads hold it, for the combine kernel (Rows64Order in combine_fragments.cuh).
   __device__ void write_partial(int64_t partial_row) const {
-    auto* out = reinterpret_cast<float4*>(p_.partial_out + partial_row * kMaxLatent) + kFirstColumn / 8 * kRoleThreads +
-                threadIdx.x % kRoleThreads;
+    auto* out = reinterpret_cast<float4*>(p_.partial_out + partial_row * kMaxLatent) +
+                first_column() / 8 * kRoleThreads + threadIdx.x % kRoleThreads;
 #pragma unroll
     for (int group = 0; group < kHalfColumns / 8; ++group) {
       const float* o = &o_[4 * group];
@@ -230,29 +237,29 @@ class Values {
 
   const DecodeKernelParams& p_;
   const Shared shared_;
-  float inverse_[2];
   float o_[kSums];
 };
 
-template <typename T, Role kRole, LineKind kKind>
+// Both halves run the same code: what is fetched for the one is there for the other.
+template <typename T, LineKind kKind>
 __device__ __forceinline__ void values_role(const DecodeKernelParams& p, const CUtensorMap& kv_map,
-                                            const Shared& shared, uint32_t slice) {
-  constexpr bool kLeft = kRole == Role::kLeft;
-  Copies<kRole> copies(p, kv_map, shared);
+                                            const Shared& shared) {
+  const bool left = in_left_half();
+  Copies copies(p, kv_map, shared);
   uint32_t found = 0;  // number of the last segment found
 #pragma unroll 1
-  for (uint32_t unit = kLeft ? 1 : 0; unit < kUnits; unit += 2) {
-    if (kLeft) copies.copy_rope(unit / 2);
+  for (uint32_t unit = left ? 1 : 0; unit < kUnits; unit += 2) {
+    if (left) copies.copy_rope(unit / 2);
     copies.copy_unit(unit);
-    if (!kLeft && copies.ends_segment()) find_segment<kKind>(p, shared, slice, ++found);
+    if (!left && copies.ends_segment()) find_segment<kKind>(p, shared, ++found);
     copies.next_block();
   }
-  while (!kLeft && found < kFoundAhead) find_segment<kKind>(p, shared, slice, ++found);
+  while (!left && found < kFoundAhead) find_segment<kKind>(p, shared, ++found);
   if (threadIdx.x % kRoleThreads == 0) ptx::grid_dependency_launch();
   ptx::named_barrier_arrive(kPFreeBarrier, 3 * kRoleThreads);
-  Values<T, kRole> values(p, shared);
-  uint32_t unit = kLeft ? 0 : 1;  // of the current block
-  uint32_t slot = 0;              // of its rotating part
+  Values<T> values(p, shared);
+  uint32_t unit = left ? 0 : 1;  // of the current block
+  uint32_t slot = 0;             // of its rotating part
   for (uint32_t number = 0;; ++number) {
     const Segment& segment = shared.segment(number);
     const int blocks = block_count(segment);
@@ -260,25 +267,26 @@ __device__ __forceinline__ void values_role(const DecodeKernelParams& p, const C
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
       const bool ends = block == blocks - 1;
-      ptx::named_barrier_sync(kLeft ? kLeftPBarrier : kRightPBarrier, 2 * kRoleThreads);
-      // P is there: the scores of its block are complete, and so its rotating part is free.
-      if (kLeft) copies.copy_rope(slot);
-      slot ^= 1;
+      ptx::named_barrier_sync(left ? kLeftPBarrier : kRightPBarrier, 2 * kRoleThreads);
       values.rescale();
       if (ends && segment.key_end() % kBlockKeys != 0) values.clear_rows(unit, segment.key_end() % kBlockKeys);
       // One half of the values leaves the tensor cores to the scores, so that these do not fall behind.
-      if (!kLeft && !ends) ptx::named_barrier_sync(kScoresDoneBarrier, 2 * kRoleThreads);
-      values.multiply(unit);
-      if (ends) values.take_inverses();
+      if (!left && !ends) ptx::named_barrier_sync(kScoresDoneBarrier, 2 * kRoleThreads);
+      values.begin_product(unit);
+      // P is there: the scores of its block are complete, and so its rotating part is free.
+      if (left) copies.copy_rope(slot);
+      slot ^= 1;
+      values.end_product();
+      if (ends) ptx::named_barrier_sync(kSegmentDoneBarrier, 3 * kRoleThreads);  // the row sums are there
       if (!ends || !segment.last) ptx::named_barrier_arrive(kPFreeBarrier, 3 * kRoleThreads);
-      ptx::named_barrier_sync(kLeft ? kLeftBarrier : kRightBarrier, kRoleThreads);
+      ptx::named_barrier_sync(own_barrier(), kRoleThreads);
       copies.copy_unit(unit);
       copies.next_block();
       unit = unit + 2 < kUnits ? unit + 2 : unit + 2 - kUnits;
     }
-    values.finish(shared.visit(number));
+    values.finish(number);
     if (segment.last) return;
-    if (!kLeft) find_segment<kKind>(p, shared, slice, ++found);
+    if (!left) find_segment<kKind>(p, shared, number + kFoundAhead + 1);
   }
 }
 
