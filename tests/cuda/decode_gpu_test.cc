@@ -1,9 +1,12 @@
 // Decode on the GPU: what the shared cases do not show. Graphs, streams, large sizes. Every test is skipped by name
 // where no GPU is. Comments name rows of public bug reports.
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <numeric>
 
 #include "cases/naive_decode.h"
@@ -119,6 +122,51 @@ struct GpuCall {
   }
 };
 
+// A stream on part of the multiprocessors; null where driver or GPU have no such thing.
+class GreenStream {
+ public:
+  explicit GreenStream(unsigned multiprocessors) {
+    const auto resource_of = driver<decltype(&cuDeviceGetDevResource)>("cuDeviceGetDevResource");
+    const auto split = driver<decltype(&cuDevSmResourceSplitByCount)>("cuDevSmResourceSplitByCount");
+    const auto describe = driver<decltype(&cuDevResourceGenerateDesc)>("cuDevResourceGenerateDesc");
+    const auto create = driver<decltype(&cuGreenCtxCreate)>("cuGreenCtxCreate");
+    const auto stream_of = driver<decltype(&cuGreenCtxStreamCreate)>("cuGreenCtxStreamCreate");
+    if (!resource_of || !split || !describe || !create || !stream_of) return;
+    check(cudaFree(nullptr));
+    CUdevResource all{}, part{}, rest{};
+    unsigned groups = 1;
+    CUdevResourceDesc described = nullptr;
+    if (resource_of(0, &all, CU_DEV_RESOURCE_TYPE_SM) != CUDA_SUCCESS || all.sm.smCount <= multiprocessors) return;
+    if (split(&part, &groups, &all, &rest, 0, multiprocessors) != CUDA_SUCCESS || groups != 1) return;
+    if (describe(&described, &part, 1) != CUDA_SUCCESS) return;
+    if (create(&context_, described, 0, CU_GREEN_CTX_DEFAULT_STREAM) != CUDA_SUCCESS) return;
+    CUstream stream = nullptr;
+    if (stream_of(&stream, context_, CU_STREAM_NON_BLOCKING, 0) == CUDA_SUCCESS) stream_ = stream;
+  }
+  ~GreenStream() {
+    if (stream_ != nullptr) cudaStreamDestroy(stream_);
+    const auto destroy = driver<decltype(&cuGreenCtxDestroy)>("cuGreenCtxDestroy");
+    if (context_ != nullptr && destroy) destroy(context_);
+  }
+  GreenStream(const GreenStream&) = delete;
+  GreenStream& operator=(const GreenStream&) = delete;
+  cudaStream_t stream() const { return stream_; }
+
+ private:
+  template <class Function>
+  static Function driver(const char* name) {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+    constexpr unsigned kVersion = 12050;  // the first that has them all
+    const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &found, kVersion, cudaEnableDefault, &result);
+    const bool there = error == cudaSuccess && result == cudaDriverEntryPointSuccess;
+    return there ? reinterpret_cast<Function>(found) : nullptr;
+  }
+
+  CUgreenCtx context_ = nullptr;
+  cudaStream_t stream_ = nullptr;
+};
+
 // Captures one call. The very first of a process may be such a one: run this test alone (./dev gpu does).
 TEST(CudaGraph, FirstCallOfTheProcess) {
   REQUIRE_GPU();
@@ -176,6 +224,115 @@ TEST(CudaGraph, ReplaysWithOtherLengths) {
 }
 
 // One kernel with a short ring, then with a longer one: the first launch must not settle what the second may use.
+// Slots of each request's last token.
+std::vector<int64_t> last_slots(int64_t batch, int64_t pages_each, int64_t page) {
+  const std::vector<int32_t> ids = GpuCall::order(batch * pages_each);
+  std::vector<int64_t> slots;
+  for (int64_t i = 1; i <= batch; ++i) slots.push_back(ids[static_cast<size_t>(i * pages_each - 1)] * page + page - 1);
+  return slots;
+}
+
+// As a serving engine replays a step: new tokens are written, decode reads them, another operation reads its result. A
+// kernel that starts before the one before it has written shows as a result of the other variant.
+TEST(CudaGraph, AppendThenDecodeTenThousandTimes) {
+  REQUIRE_GPU();
+  constexpr int kReplays = 10'000, kLog = 100;
+  for (int64_t heads : {16, 128}) {
+    GpuCall call(3, 1, heads, 64, 9);
+    const DeviceVector<int64_t> slots(last_slots(3, 9, 64));
+    const auto bytes = static_cast<size_t>(call.batch * heads * GpuCall::kLatent * 2);
+    DeviceVector<uint8_t> reader(static_cast<int64_t>(bytes)), log(static_cast<int64_t>(bytes) * kLog);
+    cudaStream_t stream = nullptr;
+    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    std::vector<uint8_t> want[2];
+    cudaGraphExec_t exec[2];
+    std::vector<std::unique_ptr<DeviceVector<uint16_t>>> rows;
+    for (int variant : {0, 1}) {
+      // Large rows: each variant's decode looks at its own tokens.
+      std::vector<uint16_t> values = normal_bf16(3 * GpuCall::kWidth, static_cast<uint64_t>(variant) + 50);
+      for (uint16_t& value : values) value = from_float<BFloat16>(4 * to_float(BFloat16{value})).bits;
+      const auto* row = rows.emplace_back(std::make_unique<DeviceVector<uint16_t>>(values))->data();
+      AppendKvParams append;
+      append.latent = {row, DType::kBFloat16, 2, {3, 512}, {GpuCall::kWidth, 1}};
+      append.rope = {row + 512, DType::kBFloat16, 2, {3, 64}, {GpuCall::kWidth, 1}};
+      append.slot_mapping = ConstTensorView::contiguous(slots.data(), DType::kInt64, {3});
+      append.kv_cache =
+          TensorView::contiguous(call.cache.data(), DType::kBFloat16, {3 * call.width, call.page, 1, GpuCall::kWidth});
+      const auto step = [&] {
+        Status status = append_kv(append, on_gpu(stream));
+        if (status.ok()) status = call.run(stream);
+        if (status.ok())
+          check(cudaMemcpyAsync(reader.data(), call.out.data(), bytes, cudaMemcpyDeviceToDevice, stream));
+        return status;
+      };
+      ASSERT_TRUE(append_kv(append, on_gpu(stream)).ok());
+      check(cudaStreamSynchronize(stream));
+      ASSERT_TRUE(call.run(stream).ok());
+      check(cudaStreamSynchronize(stream));
+      check(cudaMemcpy(reader.data(), call.out.data(), bytes, cudaMemcpyDeviceToDevice));
+      want[variant] = reader.download();
+      check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+      const Status status = step();
+      cudaGraph_t graph = nullptr;
+      check(cudaStreamEndCapture(stream, &graph));
+      ASSERT_TRUE(status.ok()) << status.text();
+      check(cudaGraphInstantiate(&exec[variant], graph, 0));
+      cudaGraphDestroy(graph);
+    }
+    ASSERT_NE(want[0], want[1]);
+    for (int replay = 0; replay < kReplays; ++replay) {
+      check(cudaGraphLaunch(exec[replay % 2], stream));
+      check(
+          cudaMemcpyAsync(log.data() + replay % kLog * bytes, reader.data(), bytes, cudaMemcpyDeviceToDevice, stream));
+      if (replay % kLog != kLog - 1) continue;
+      check(cudaStreamSynchronize(stream));
+      const std::vector<uint8_t> got = log.download();
+      for (int i = 0; i < kLog; ++i) {
+        ASSERT_EQ(0, std::memcmp(&got[i * bytes], want[i % 2].data(), bytes))
+            << heads << " heads, replay " << replay - kLog + 1 + i;
+      }
+    }
+    for (cudaGraphExec_t graph : exec) cudaGraphExecDestroy(graph);
+    cudaStreamDestroy(stream);
+  }
+}
+
+// Fewer multiprocessors than blocks, as many as an H20 has: no block waits for another one, and results stay the same.
+TEST(CudaDecode, SeventyEightMultiprocessors) {
+  REQUIRE_GPU();
+  const GreenStream green(78);
+  if (green.stream() == nullptr) GTEST_SKIP() << "needs a driver with green contexts and more than 78 multiprocessors";
+  for (int64_t heads : {8, 16, 32, 128}) {
+    GpuCall call(heads == 16 ? 1 : 5, 1, heads, 64, 40);
+    const auto want = call.eager();
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      call.poison_outputs();
+      ASSERT_TRUE(call.run(green.stream()).ok());
+      check(cudaDeviceSynchronize());
+      check(cudaStreamSynchronize(green.stream()));
+      ASSERT_EQ(call.result(), want) << heads << " heads";
+    }
+  }
+}
+
+// A cache that no tensor map describes (pages in falling order in memory) has another kernel.
+TEST(CudaDecode, NegativePageStride) {
+  REQUIRE_GPU();
+  GpuCall call(2, 1, 16, 64, 8);
+  const auto want = call.eager();
+  GpuCall flipped(2, 1, 16, 64, 8);
+  const int64_t pages = flipped.batch * flipped.width, page = flipped.page * GpuCall::kWidth;
+  flipped.params.kv_cache.data = static_cast<const uint16_t*>(flipped.params.kv_cache.data) + (pages - 1) * page;
+  flipped.params.kv_cache.stride[0] = -page;
+  std::vector<int32_t> ids = GpuCall::order(pages);
+  std::ranges::reverse(ids);
+  flipped.table.upload(ids);
+  const auto got = flipped.eager();
+  for (size_t i = 0; i < want.second.size(); ++i) EXPECT_NEAR(got.second[i], want.second[i], 1e-3f);
+  for (size_t i = 0; i < want.first.size(); ++i)
+    ASSERT_NEAR(to_float(BFloat16{got.first[i]}), to_float(BFloat16{want.first[i]}), 0.02f);
+}
+
 TEST(CudaDecode, RingsOfEveryLength) {
   REQUIRE_GPU();
   GpuCall call(3, 1, 16, 64, 20);
