@@ -24,7 +24,8 @@ struct DecodeOptions {
   EmptyLse empty_lse = EmptyLse::kPlusInf;
   // A request's bits do not depend on the other requests or on b, at equal h_q, s_q and options.
   bool batch_invariant = false;
-  // Promise that the kernel before this one on the stream wrote none of cache, table and lengths. GPU only.
+  // Promise that the kernel before this one on the stream wrote none of cache, table and lengths. GPU only; no kernel
+  // makes use of it yet.
   bool inputs_ready = false;
   // Parts that each request's keys are cut into; 0: chosen by the back end. At most kMaxSplits.
   int32_t splits = 0;
