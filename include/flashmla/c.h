@@ -102,7 +102,7 @@ typedef struct flashmla_decode_options {
   size_t struct_size;
   flashmla_empty_lse empty_lse;
   int32_t batch_invariant;  // 1: a request's bits do not depend on the other requests or on b
-  int32_t inputs_ready;  // 1: the kernel before this one on the stream wrote none of cache, table and lengths; GPUs, unused yet
+  int32_t inputs_ready;  // 1: the kernel before this one on the stream wrote none of cache, table and lengths; GPU only
   int32_t splits;        // parts that each request's keys are cut into; 0: chosen by the back end
 } flashmla_decode_options;
 #define FLASHMLA_DECODE_OPTIONS_INIT \
