@@ -6,6 +6,7 @@ import pytest
 import torch
 from vllm.model_executor.layers.attention.mla_attention import MLACommonDecodeMetadata
 
+import flashmla
 from flashmla.engines.vllm import backend
 
 HEADS, LATENT, ROPE, PAGE, SCALE = 4, 512, 64, 16, 0.1147
@@ -134,3 +135,35 @@ def test_batch_without_causal_mask_is_refused():
 
 def test_metadata_is_the_engines():
     assert isinstance(step(cache_of(torch.float32)[1], (1, 1, 1, 1)).decode, MLACommonDecodeMetadata)
+
+
+def test_batch_invariant_mode_has_one_form(monkeypatch):
+    """With drafts, a request's call must not depend on whether its neighbours have as many query tokens."""
+    cache, table = cache_of(torch.float32)
+    whole = torch.randn(8, HEADS, LATENT + ROPE, generator=torch.Generator().manual_seed(9))
+    decode, forms = flashmla.decode, []
+
+    def noted(q, *arguments, **options):
+        forms.append((q.ndim, options["cu_seqlens_q"] is not None))
+        return decode(q, *arguments, **options)
+
+    monkeypatch.setattr(flashmla, "decode", noted)
+    layer = impl(True)
+    layer._batch_invariant = True
+    alone = layer.forward_mqa(whole, cache, step(table, (2, 2, 2, 2)), None)
+    mixed = layer.forward_mqa(whole[:7], cache, step(table, (2, 2, 2, 1)), None)
+    assert forms == [(3, True), (3, True)]
+    assert all(torch.equal(a[:6], b[:6]) for a, b in zip(alone, mixed))
+    layer.forward_mqa(whole[:4], cache, step(table, (1, 1, 1, 1)), None)
+    assert forms[-1] == (4, False)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "drafts", "support"),
+    [(1, None, "UNIFORM_BATCH"), (1, "ngram", "UNIFORM_BATCH"), (2, None, "UNIFORM_BATCH"),
+     (2, "ngram", "UNIFORM_SINGLE_TOKEN_DECODE")],
+)  # fmt: skip
+def test_what_is_captured(ranks, drafts, support):
+    parallel = types.SimpleNamespace(decode_context_parallel_size=ranks)
+    config = types.SimpleNamespace(parallel_config=parallel, speculative_config=drafts)
+    assert backend.FlashMLAMetadataBuilder.get_cudagraph_support(config, None).name == support

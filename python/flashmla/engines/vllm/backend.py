@@ -81,6 +81,15 @@ class FlashMLAMetadataBuilder(MLACommonMetadataBuilder[FlashMLAMetadata]):
             kv_cache_spec, layer_names, vllm_config, device, FlashMLAMetadata, supports_dcp_with_varlen=False
         )
 
+    @classmethod
+    def get_cudagraph_support(cls, vllm_config: Any, kv_cache_spec: Any) -> AttentionCGSupport:
+        """One token a request where ranks share tokens and drafts are on: vLLM then sends drafts to prefill, and must not
+        capture a decode of several tokens."""
+        shared = vllm_config.parallel_config.decode_context_parallel_size > 1
+        if shared and vllm_config.speculative_config is not None:
+            return AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
+        return cls._cudagraph_support
+
     def _build_decode(self, **arguments: Any) -> FlashMLADecodeMetadata:
         """vLLM passes every argument by its name. Which ones there are depends on its version; the base class sorts them."""
         common = super()._build_decode(**arguments)
@@ -207,13 +216,15 @@ class FlashMLAImpl(MLACommonImpl[FlashMLAMetadata]):
     def _log_kernel(self) -> None:
         """Says once which kernel decodes, and finds out at start whether these sizes have one."""
         config = get_current_vllm_config()
+        cache = config.cache_config
+        named = getattr(cache, "user_specified_block_size", False)  # else the engine has not yet asked us for one
         choice = flashmla.explain_decode(
-            batch=1,
-            heads_q=self.num_heads,
+            batch=2,  # one request may have a kernel of its own
+            heads_q=self.num_heads * config.parallel_config.decode_context_parallel_size,
             seq_k=config.model_config.max_model_len,
             latent_dim=self.kv_lora_rank,
             rope_dim=self.head_size - self.kv_lora_rank,
-            page_size=config.cache_config.block_size or _PREFERRED_PAGE,
+            page_size=(cache.block_size if named else None) or _PREFERRED_PAGE,
             dtype=_DTYPES[config.model_config.dtype],
             causal=True,
             batch_invariant=self._batch_invariant,
@@ -261,6 +272,8 @@ class FlashMLAImpl(MLACommonImpl[FlashMLAMetadata]):
         latent, rope = q if isinstance(q, tuple) else (q, None)
         tokens, heads, _ = latent.shape
         length = step.uniform_query_len
+        if self._batch_invariant and length != 1:
+            length = 0  # a request's bits must not depend on whether its neighbours have as many tokens
         if length:
             latent = latent.unflatten(0, (-1, length))
             rope = None if rope is None else rope.unflatten(0, (-1, length))
