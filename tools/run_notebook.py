@@ -3,8 +3,8 @@
 
     python tools/run_notebook.py examples/tutorial.ipynb --out tutorial.ipynb
 
-For machines without Jupyter. Only printed text and PNG pictures given to IPython.display are stored; the picture class is
-replaced where IPython is missing. Exit code 1 when a cell raises; the cells before it are stored.
+For machines without Jupyter. Only printed text and PNG pictures given to IPython.display are stored; IPython itself is
+not wanted. Exit code 1 when a cell raises; its output so far and the cells before it are stored.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def run_cell(source: str, name: str, namespace: dict) -> tuple[list[dict], bool]
             done = False
     outputs = []
     if printed.getvalue():
-        outputs.append({"output_type": "stream", "name": "stdout", "text": printed.getvalue().splitlines(keepends=True)})
+        text = printed.getvalue().splitlines(keepends=True)
+        outputs.append({"output_type": "stream", "name": "stdout", "text": text})
     outputs += [{"output_type": "display_data", "metadata": {}, "data": data} for data in pictures]
     return outputs, done
 
