@@ -4,6 +4,7 @@
 
 #include "cuda/decode/decode.h"
 #include "cuda/decode/table.h"
+#include "cuda/decode/tensor_map.h"
 #include "support.h"
 
 namespace flashmla::tests {
@@ -113,6 +114,28 @@ TEST(CudaSelect, BatchInvariantModeLooksAtOneRequest) {
   EXPECT_EQ(kernel_of(odd, kH200), "hopper_r16");
   EXPECT_EQ(kernel_of(odd, kH200, {.batch_invariant = true}), "portable_r16");
   EXPECT_EQ(kernel_of(shape_of(2, 1, 16), kH200, {.bulk_copies = false}), "portable_r16");
+}
+
+// Strides of a cache that a tensor map can describe; what is never taken may be anything.
+TEST(CudaSelect, StridesOfATensorMap) {
+  const auto takes = [](int64_t pages, int64_t page_size, int64_t page_stride, int64_t token_stride) {
+    DecodeParams params;
+    params.kv_cache = {nullptr, DType::kBFloat16, 4, {pages, page_size, 1, 576}, {page_stride, token_stride, 576, 1}};
+    DecodeShape shape = shape_of(1, 1, 16);
+    shape.pages = pages;
+    shape.page_size = page_size;
+    return cuda::takes_strides(params, shape);
+  };
+  constexpr int64_t kPage = 64 * 576;
+  EXPECT_TRUE(takes(10, 64, kPage, 576));
+  EXPECT_FALSE(takes(10, 64, -kPage, 576));
+  EXPECT_FALSE(takes(10, 64, kPage, -576));
+  EXPECT_FALSE(takes(10, 64, 0, 576));
+  EXPECT_TRUE(takes(10, 64, (int64_t{1} << 39) - 8, 576));
+  EXPECT_FALSE(takes(10, 64, int64_t{1} << 39, 576));  // 2^40 bytes
+  EXPECT_TRUE(takes(1, 64, -kPage, 576));
+  EXPECT_TRUE(takes(10, 1, 576, -576));
+  EXPECT_TRUE(takes(0, 64, 0, 1));
 }
 
 TEST(CudaSelect, RefusesByName) {

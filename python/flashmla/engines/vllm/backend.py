@@ -224,7 +224,7 @@ class FlashMLAImpl(MLACommonImpl[FlashMLAMetadata]):
             seq_k=config.model_config.max_model_len,
             latent_dim=self.kv_lora_rank,
             rope_dim=self.head_size - self.kv_lora_rank,
-            page_size=(cache.block_size if named else None) or _PREFERRED_PAGE,
+            page_size=cache.block_size if named else _PREFERRED_PAGE,
             dtype=_DTYPES[config.model_config.dtype],
             causal=True,
             batch_invariant=self._batch_invariant,
