@@ -195,6 +195,121 @@ __device__ __forceinline__ void combine_fragments(const DecodeKernelParams& p, c
   }
 }
 
+// words[k] of lane 4 n + i becomes words[i] of lane 4 n + k. All lanes of the warp call it.
+__device__ __forceinline__ void transpose_in_quads(uint32_t (&words)[4]) {
+  const int lane = static_cast<int>(threadIdx.x);
+#pragma unroll
+  for (int step = 1; step <= 2; step *= 2) {
+    const bool upper = (lane & step) != 0;
+#pragma unroll
+    for (int low = 0; low < 4; ++low) {
+      if ((low & step) != 0) continue;
+      const uint32_t other = __shfl_xor_sync(~0u, upper ? words[low] : words[low + step], step);
+      words[low] = upper ? other : words[low];
+      words[low + step] = upper ? words[low + step] : other;
+    }
+  }
+}
+
+// One block's share of a tile of 64 rows in at most kParts parts. A warp has 16 rows, whose weights it finds once, and
+// 32 columns at a time, of which a lane writes eight in a row.
+template <typename T, int kParts>
+__device__ __forceinline__ void combine_rows64(const DecodeKernelParams& p, const portable::Share& share) {
+  constexpr int kStrips = 4;                        // of 16 rows
+  constexpr int kRuns = kStrips * kMaxLatent / 32;  // a warp's turns
+  constexpr int kRowsInRun = 2;                     // of a thread: `row` and `row + 8`
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int end = kRuns * (share.rank + 1) / share.ranks;
+  const int first = kRuns * share.rank / share.ranks + static_cast<int>(threadIdx.x / 32);
+  if (first >= end) return;
+  const int strip = first % kStrips;  // the same in all turns
+  const int row = strip * 16 + lane / 4;
+  const int rows = portable::tile_rows<64>(p, share.segment);
+
+  float m[kParts][kRowsInRun];
+  float l[kParts][kRowsInRun];
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) {
+#pragma unroll
+    for (int h = 0; h < kRowsInRun; ++h) {
+      m[i][h] = -INFINITY;
+      l[i][h] = 0;
+      if (i >= share.parts) continue;
+      const float2 ml = ptx::load_l2(p.partial_ml + share.slot(i) * 64 + row + 8 * h);
+      m[i][h] = ml.x;
+      l[i][h] = ml.y;
+    }
+  }
+  float weight[kParts][kRowsInRun];
+  T* out[kRowsInRun];
+#pragma unroll
+  for (int h = 0; h < kRowsInRun; ++h) {
+    float most = m[0][h];
+#pragma unroll
+    for (int i = 1; i < kParts; ++i) most = fmaxf(most, m[i][h]);
+    const float reference = most == -INFINITY ? 0.0f : most;
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      weight[i][h] = ptx::exp2_approx(m[i][h] - reference);
+      sum = fmaf(l[i][h], weight[i][h], sum);
+    }
+    const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) weight[i][h] *= inverse;
+    const portable::RowPlace place = portable::row_place<64>(p, share.segment, min(row + 8 * h, rows - 1));
+    out[h] = static_cast<T*>(p.out) + portable::offset_of(p.out_stride, share.segment, place);
+    if (p.lse != nullptr && first == strip && lane % 4 == 0 && row + 8 * h < rows) {
+      p.lse[portable::offset_of(p.lse_stride, share.segment, place)] =
+          sum == 0.0f ? p.empty_lse : portable::lse_of(most, sum);
+    }
+  }
+  __syncwarp();
+
+#pragma unroll 1
+  for (int run = first; run < end; run += kCombineThreads / 32) {
+    const int quad = run / kStrips * 4 * 128 + strip * 32 + lane;
+    float4 v[kParts][4];
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+#pragma unroll
+      for (int group = 0; group < 4; ++group) {
+        v[i][group] = {0, 0, 0, 0};
+        if (i < share.parts)
+          v[i][group] = ptx::load_l2(reinterpret_cast<const float4*>(p.partial_out) +
+                                     share.slot(i) * (64 * kMaxLatent / 4) + quad + group * 128);
+      }
+    }
+    uint32_t words[kRowsInRun][4];
+#pragma unroll
+    for (int group = 0; group < 4; ++group) {
+      float4 o = {0, 0, 0, 0};
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) {
+        o.x = fmaf(v[i][group].x, weight[i][0], o.x);
+        o.y = fmaf(v[i][group].y, weight[i][1], o.y);
+        o.z = fmaf(v[i][group].z, weight[i][0], o.z);
+        o.w = fmaf(v[i][group].w, weight[i][1], o.w);
+      }
+      words[0][group] = portable::pack(o.x, o.z, T());
+      words[1][group] = portable::pack(o.y, o.w, T());
+    }
+#pragma unroll
+    for (int h = 0; h < kRowsInRun; ++h) {
+      transpose_in_quads(words[h]);
+      if (row + 8 * h >= rows) continue;
+      T* to = out[h] + run / kStrips * 32 + lane % 4 * 8;
+      if (p.out_aligned) {
+        *reinterpret_cast<uint4*>(to) = make_uint4(words[h][0], words[h][1], words[h][2], words[h][3]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) to[i] = reinterpret_cast<const T*>(words[h])[i];
+      }
+    }
+    __syncwarp();
+  }
+}
+
 // Several loads of a thread are on their way at a time, whether parts are many or few. With few rows the registers are
 // few as well: a block has to fit beside one of the split kernel.
 template <typename T, int kRows>
@@ -203,8 +318,12 @@ __device__ void combine_fragments(const DecodeKernelParams& p, const portable::S
   constexpr int kClosed = 8;  // lanes that exchange columns at the end
   const int begin = kFloat4 / kClosed * share.rank / share.ranks * kClosed;
   const int end = kFloat4 / kClosed * (share.rank + 1) / share.ranks * kClosed;
-  constexpr int kQuads = kRows < 64 ? 2 : 4;
-  if (share.parts <= 2) return combine_fragments<T, kRows, kQuads, 2>(p, share, begin, end, exchange);
+  if constexpr (kRows == 64) {
+    if (share.parts <= 2) return combine_rows64<T, 2>(p, share);
+    if (share.parts <= 4) return combine_rows64<T, 4>(p, share);
+  } else {
+    if (share.parts <= 2) return combine_fragments<T, kRows, 2, 2>(p, share, begin, end, exchange);
+  }
   return combine_fragments<T, kRows, 1, 8>(p, share, begin, end, exchange);
 }
 
