@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <set>
 #include <vector>
@@ -60,6 +61,127 @@ TEST(CudaSchedule, SlicesPartitionTheLine) {
       }
     }
   }
+}
+
+// What Cursor (line.cuh) makes of a cut: slice by slice, the units of each tile that are the slice's.
+struct Visit {
+  uint32_t slice, begin, end;
+};
+std::vector<std::vector<Visit>> visits_of(const std::vector<uint32_t>& tiles, const LineCut& cut) {
+  std::vector<std::vector<Visit>> visits(tiles.size());
+  const Slices slices(cut);
+  for (uint32_t slice = 0; slice < cut.slices; ++slice) {
+    const uint32_t begin = slices.begin(slice);
+    const uint32_t end = std::min(slices.begin(slice + 1), cut.places);
+    uint32_t place = 0;  // of the tile's first unit
+    for (size_t tile = 0; tile < tiles.size(); ++tile) {
+      place += cut.price;
+      const uint32_t first = begin > place ? begin - place : 0;
+      const uint32_t last = end > place ? std::min(end - place, tiles[tile]) : 0;
+      if (first < last) visits[tile].push_back({slice, first, last});
+      place += cut.width != 0 ? cut.width : tiles[tile];
+    }
+  }
+  return visits;
+}
+
+// Every unit of every tile is one slice's, in order, no slice is without work, and the combine kernel finds the same
+// slices by owner().
+TEST(CudaSchedule, CutsGiveEachUnitToOneSlice) {
+  cases::Random random({3});
+  const SliceCosts all_costs[] = {{8, 2, 0, 0},     {192, 1, 1, 0}, {16, 2, 3, 10},
+                                  {16, 2, 3, 1000}, {16, 2, 40, 0}, {1, 1, 7, 0}};
+  int split = 0;
+  int priced = 0;
+  int whole = 0;
+  for (uint32_t blocks : {1u, 39u, 66u, 78u, 132u}) {
+    for (int round = 0; round < 300; ++round) {
+      const auto longest = static_cast<int64_t>(1 + random.below(round % 3 == 0 ? 4 : 300));
+      std::vector<uint32_t> tiles(static_cast<size_t>(1 + random.below(round % 2 == 0 ? 9 : 300)));
+      LineTotals line;
+      for (uint32_t& units : tiles) {
+        units = static_cast<uint32_t>(round % 5 == 0 ? longest : longest - random.below(std::min<int64_t>(longest, 9)));
+        if (round % 7 == 0) units = static_cast<uint32_t>(1 + random.below(300));
+        line.units += units;
+        line.longest = std::max(line.longest, units);
+        ++line.tiles;
+      }
+      for (const SliceCosts& costs : all_costs) {
+        const LineCut cut = cut_line(line, blocks, costs);
+        ASSERT_GE(cut.slices, 1u);
+        ASSERT_LE(cut.slices, blocks);
+        const Slices slices(cut);
+        std::set<uint32_t> working;
+        uint32_t place = 0;
+        const std::vector<std::vector<Visit>> visits = visits_of(tiles, cut);
+        for (size_t tile = 0; tile < tiles.size(); ++tile) {
+          uint32_t next = 0;
+          for (const Visit& visit : visits[tile]) {
+            ASSERT_EQ(visit.begin, next);
+            next = visit.end;
+            working.insert(visit.slice);
+          }
+          ASSERT_EQ(next, tiles[tile]);
+          place += cut.price;
+          if (cut.width == 0) {
+            ASSERT_EQ(slices.owner(place), visits[tile].front().slice);
+            ASSERT_EQ(slices.owner(place + tiles[tile] - 1), visits[tile].back().slice);
+            ASSERT_EQ(visits[tile].size(), visits[tile].back().slice - visits[tile].front().slice + 1);
+          } else {
+            ASSERT_EQ(visits[tile].size(), 1u) << "a tile that should be whole";
+          }
+          place += cut.width != 0 ? cut.width : tiles[tile];
+        }
+        ASSERT_EQ(place, cut.places);
+        ASSERT_EQ(working.size(), cut.slices) << "a slice without work";
+        split += cut.width == 0 && cut.price == 0 ? 1 : 0;
+        priced += cut.price != 0 ? 1 : 0;
+        whole += cut.width != 0 ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(split, 100);
+  EXPECT_GT(priced, 100);
+  EXPECT_GT(whole, 100);
+}
+
+// The work of the slice that has most, tiles counted at their price, with and without it.
+TEST(CudaSchedule, PriceOfTilesEvensSlices) {
+  constexpr uint32_t kPrice = 3;
+  std::vector<uint32_t> tiles(32, 16);  // one request of 131,072 keys and 31 of 1,024
+  tiles[0] = 2048;
+  const LineTotals line{2048 + 31 * 16, 32, 2048};
+  const auto most = [&](const SliceCosts& costs) {
+    const LineCut cut = cut_line(line, 66, costs);
+    std::vector<uint32_t> work(cut.slices, 0);
+    for (const std::vector<Visit>& visits : visits_of(tiles, cut)) {
+      for (const Visit& visit : visits) work[visit.slice] += visit.end - visit.begin + kPrice;
+    }
+    return *std::max_element(work.begin(), work.end());
+  };
+  EXPECT_GT(most({16, 2, 0, 0}), 48u);
+  EXPECT_LE(most({16, 2, kPrice, 0}), 45u);
+}
+
+// Requests of nearly equal lengths stay whole where the longest costs less than to split and to sum up.
+TEST(CudaSchedule, NearlyEqualTilesStayWhole) {
+  const SliceCosts costs{16, 2, 3, 10};
+  const auto climbing = [&](uint32_t keys) {
+    LineTotals line;
+    for (uint32_t i = 0; i < 128; ++i) {
+      const uint32_t units = (keys + 2 * i + 63) / 64;
+      line.units += units;
+      line.longest = std::max(line.longest, units);
+      ++line.tiles;
+    }
+    return cut_line(line, 66, costs);
+  };
+  EXPECT_EQ(climbing(1024).slices, 64u);
+  EXPECT_EQ(climbing(1024).width, 20u);
+  EXPECT_EQ(climbing(4096).width, 68u);
+  EXPECT_EQ(climbing(16384).width, 0u);                           // a thirty-third of the blocks idle would cost more
+  EXPECT_EQ(cut_line({32, 1, 32}, 66, costs).width, 0u);          // one tile
+  EXPECT_EQ(cut_line({16 * 64, 16, 64}, 66, costs).slices, 64u);  // four slices each
 }
 
 TEST(CudaSchedule, NoWorkNoSlices) { EXPECT_EQ(slice_count({}, 132, 8, 2), 0u); }

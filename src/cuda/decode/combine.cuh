@@ -128,41 +128,43 @@ __global__ void __launch_bounds__(kCombineThreads, kWidths == Widths::kTuned && 
   // The split kernel passed its own wait before it let this one start, so lengths are as the caller wants them.
   Line<C.rows, kKind> line(p);
   const LineTotals totals = line.read();
-  const uint32_t slices = slice_count(totals, p.positions, p.few_units, p.least_units);
+  const LineCut cut = line_cut<kKind>(p, totals);
   const BlockPlace place = block_place<kKind>(p);
   // Slices of 64 rows are large: where they are few, several blocks share the work of each.
   constexpr uint32_t kMostSharers = 8;
   // Fewer quads a block would be shared by threads, and their grouping would follow from the number of sharers.
   static_assert(kRows < 64 || kRows * kMaxLatent / 4 / kMostSharers > kCombineThreads / 2);
   const uint32_t sharers =
-      kRows < 64 || slices == 0 ? 1 : min(static_cast<uint32_t>(p.positions) / slices, kMostSharers);
-  const uint32_t slice = sharers > 1 ? place.position / sharers : slice_of_block(place.position, p.positions, slices);
+      kRows < 64 || cut.slices == 0 ? 1 : min(static_cast<uint32_t>(p.positions) / cut.slices, kMostSharers);
+  const uint32_t slice =
+      sharers > 1 ? place.position / sharers : slice_of_block(place.position, p.positions, cut.slices);
 
-  if (slice >= slices) {
+  if (slice >= cut.slices || cut.width != 0) {  // no work, or whole tiles alone
     ptx::grid_dependency_wait();
     return;
   }
-  const Slices cut(totals.units, slices);
-  const uint32_t begin = cut.begin(slice);
-  const uint32_t end = cut.begin(slice + 1);
+  const Slices slices(cut);
+  const uint32_t begin = slices.begin(slice);
+  const uint32_t end = slices.begin(slice + 1);
   const uint32_t lanes = kKind == LineKind::kAny ? 1 : p.lanes.divisor;
   const bool splits = kKind == LineKind::kAny && p.units.max_splits != 0;
   bool waited = false;
   // The tile at the slice's begin, then the one at its end; of forced splits every tile whose first one is in the
   // slice.
-  for (uint32_t unit = begin; unit < end;) {
-    const Cursor<C.rows, kKind> cursor(p, line.rule(), line.find(unit), unit, end, place.lane);
+  for (uint32_t at = begin; at < end;) {
+    const Cursor<C.rows, kKind> cursor(p, line.rule(), line.find(at, cut), cut, at, end, place.lane);
+    if (cursor.done()) break;  // the slice ends before the tile's first unit
     const Segment& segment = cursor.segment();
-    const uint32_t tile_begin = unit - segment.unit_begin;
+    const uint32_t tile_begin = cursor.tile_place();
     const uint32_t tile_end = tile_begin + segment.units;
     const bool shared = splits ? segment.begins_here() && segment.units > 1 : tile_begin < begin || tile_end > end;
     portable::Share share = splits ? portable::split_share<C.rows>(p, segment)
-                                   : portable::slice_share(segment, cut, tile_begin, slice, place.lane, lanes);
+                                   : portable::slice_share(segment, slices, tile_begin, slice, place.lane, lanes);
     if (sharers > 1) {
       share.rank = share.rank * sharers + place.position % sharers;
       share.ranks *= sharers;
     }
-    unit = splits || tile_end >= end - 1 ? tile_end : end - 1;
+    at = splits || tile_end >= end - 1 ? tile_end : end - 1;
     if (!waited) ptx::grid_dependency_wait();
     waited = true;
     if (!shared) continue;

@@ -25,12 +25,12 @@ struct Share {
 };
 
 // A tile that slices share, each with a rank in it; `tile_begin` is its first unit on the line of its lane.
-__device__ __forceinline__ Share slice_share(const Segment& segment, const Slices& cut, uint32_t tile_begin,
+__device__ __forceinline__ Share slice_share(const Segment& segment, const Slices& slices, uint32_t tile_begin,
                                              uint32_t slice, uint32_t lane, uint32_t lanes) {
   Share share;
-  const uint32_t first = cut.owner(tile_begin);
+  const uint32_t first = slices.owner(tile_begin);
   share.segment = segment;
-  share.parts = static_cast<int>(cut.owner(tile_begin + segment.units - 1) - first) + 1;
+  share.parts = static_cast<int>(slices.owner(tile_begin + segment.units - 1) - first) + 1;
   share.rank = static_cast<int>(slice - first);
   share.ranks = share.parts;
   share.first_slot = 2 * static_cast<int64_t>(first * lanes + lane) + 1;

@@ -114,8 +114,7 @@ DecodeKernelParams kernel_params(const DecodeParams& params, const DecodeShape& 
   p.stages = entry.stages;
   p.log2_box = static_cast<uint32_t>(std::max(log2_box(shape), 0));
   p.box_panels = box_panels(shape, entry);
-  p.few_units = entry.few_units;
-  p.least_units = entry.least_units;
+  p.costs = entry.costs;
 
   p.scale_log2 = static_cast<float>(params.softmax_scale * 1.4426950408889634);
   const float infinity = std::numeric_limits<float>::infinity();

@@ -34,15 +34,16 @@ __global__ void __launch_bounds__(DecodeConfig{kRows, kWidths}.threads(), 1)
   ptx::grid_dependency_wait();
   Line<C.rows, LineKind::kAny> line(p);
   const LineTotals totals = line.read();
-  const uint32_t slices = slice_count(totals, p.positions, p.few_units, p.least_units);
-  const uint32_t slice = slice_of_block(blockIdx.x, gridDim.x, slices);
-  if (slice >= slices) {
+  const LineCut cut = line_cut<LineKind::kAny>(p, totals);
+  const uint32_t slice = slice_of_block(blockIdx.x, gridDim.x, cut.slices);
+  if (slice >= cut.slices) {
     ptx::grid_dependency_launch();
     return;
   }
-  const Slices cut(totals.units, slices);
-  const uint32_t begin = cut.begin(slice);
-  const Cursor<C.rows, LineKind::kAny> cursor(p, line.rule(), line.find(begin), begin, cut.begin(slice + 1));
+  const Slices slices(cut);
+  const uint32_t begin = slices.begin(slice);
+  const Cursor<C.rows, LineKind::kAny> cursor(p, line.rule(), line.find(begin, cut), cut, begin,
+                                              slices.begin(slice + 1));
   portable::Loader<C> loader(p, cursor, smem, segments);
   portable::Tile<T, C> tile(p, smem);
   const auto after = [&](int stage) { return stage + 1 == p.stages ? 0 : stage + 1; };

@@ -64,12 +64,22 @@ __device__ __forceinline__ BlockPlace block_place(const DecodeKernelParams& p) {
   return {blockIdx.x - position * p.lanes.divisor, position};
 }
 
+// How a line of that kind is cut.
+template <LineKind kKind>
+__device__ __forceinline__ LineCut line_cut(const DecodeKernelParams& p, const LineTotals& line) {
+  if (kKind == LineKind::kPlain) return cut_line(line, p.positions, p.costs);
+  LineCut cut;
+  cut.slices = slice_count(line, p.positions, p.costs.few_units, p.costs.least_units);
+  cut.places = line.units;
+  return cut;
+}
+
 template <int kRows, LineKind kKind>
 class Line {
  public:
   struct Place {
     int32_t request = 0;
-    uint32_t base = 0;  // first unit of the request
+    uint32_t base = 0;  // first place of the request on the line
     RequestSize size;
   };
 
@@ -108,24 +118,41 @@ class Line {
     }
   }
 
-  // The request that holds unit `unit` (below the total). All lanes, as above; after read().
-  __device__ Place find(uint32_t unit) {
+  // The request that holds place `at` of a line that is cut in that way. All lanes, as above; after read().
+  __device__ Place find(uint32_t at, const LineCut& cut) {
     if (one_) return {0, 0, {keys_[0], p_.seq_q, 0}};
+    if (kKind == LineKind::kPlain && cut.width != 0) {
+      const uint32_t request = at / (cut.width * tiles_);
+      return {static_cast<int32_t>(request), request * cut.width * tiles_,
+              request_size<kKind>(p_, static_cast<int32_t>(request))};
+    }
+    const uint32_t request_price = kKind == LineKind::kPlain ? cut.price * tiles_ : 0;
     uint32_t base = 0;
     int32_t first = 0;
     uint32_t owners;
+    uint32_t before;  // as before_ and sum_, in places
+    uint32_t sum;
     for (;; first += kWindow) {
       if (p_.requests > kWindow) static_cast<void>(plain_ ? read_plain(first) : read_window(first));
-      owners = __ballot_sync(~0u, unit - base >= before_ && unit - base - before_ < sum_);
+      if (kKind == LineKind::kPlain) {
+        const int32_t own = static_cast<int32_t>(threadIdx.x % 32) * kPerLane;
+        const int32_t left = p_.batch - first;
+        before = before_ + request_price * static_cast<uint32_t>(min(own, left));
+        sum = sum_ + request_price * static_cast<uint32_t>(clamp(left - own, 0, kPerLane));
+      } else {
+        before = before_;
+        sum = sum_;
+      }
+      owners = __ballot_sync(~0u, at - base >= before && at - base - before < sum);
       if (owners != 0) break;
-      base += __shfl_sync(~0u, before_ + sum_, 31);
+      base += __shfl_sync(~0u, before + sum, 31);
     }
     // One of the owner lane's requests; the others follow what it finds.
-    Place place{first + static_cast<int32_t>(threadIdx.x % 32) * kPerLane, base + before_, {keys_[0], p_.seq_q, 0}};
+    Place place{first + static_cast<int32_t>(threadIdx.x % 32) * kPerLane, base + before, {keys_[0], p_.seq_q, 0}};
 #pragma unroll
     for (int k = 0; k + 1 < kPerLane; ++k) {
-      if (unit - place.base < units_[k]) break;
-      place.base += units_[k];
+      if (at - place.base < units_[k] + request_price) break;
+      place.base += units_[k] + request_price;
       ++place.request;
       place.size.keys = keys_[k + 1];
     }
@@ -239,23 +266,37 @@ struct Segment {
 template <int kRows, LineKind kKind>
 class Cursor {
  public:
+  // From place `begin` to `end` of the line.
   __device__ Cursor(const DecodeKernelParams& params, const UnitRule& rule,
-                    const typename Line<kRows, kKind>::Place& place, uint32_t begin, uint32_t end, uint32_t lane = 0)
-      : p_(&params), log2_keys_(rule.log2_keys), unit_(begin), end_(end), lane_(lane) {
+                    const typename Line<kRows, kKind>::Place& place, const LineCut& cut, uint32_t begin, uint32_t end,
+                    uint32_t lane = 0)
+      : p_(&params),
+        log2_keys_(rule.log2_keys),
+        price_(cut.price),
+        width_(cut.width),
+        end_(min(end, cut.places)),
+        lane_(lane) {
     segment_.request = place.request;
     enter(place.size);
     const uint32_t local = begin - place.base;
-    const uint32_t tile = local < segment_.units ? 0 : local / segment_.units;
+    const uint32_t whole = segment_.units + price_ + padding();
+    const uint32_t tile = local < whole ? 0 : local / whole;
     segment_.kv_head = static_cast<int32_t>(row_tiles_ == 1 ? tile : tile / row_tiles_);
     segment_.row_tile = lane_ + tile - segment_.kv_head * row_tiles_;
-    set_range(local - tile * segment_.units);
+    const uint32_t first_unit = tile * whole + price_;
+    const uint32_t unit = local > first_unit ? local - first_unit : 0;
+    place_ = place.base + first_unit + unit;
+    set_range(unit);
   }
 
-  __device__ bool done() const { return unit_ >= end_; }
+  __device__ bool done() const { return place_ >= end_; }
   __device__ const Segment& segment() const { return segment_; }
+  // Of the first unit of the segment's tile.
+  __device__ uint32_t tile_place() const { return place_ - segment_.unit_begin; }
 
   __device__ void next() {
-    unit_ += segment_.unit_end - segment_.unit_begin;
+    place_ += segment_.unit_end - segment_.unit_begin;
+    if (segment_.unit_end == segment_.units) place_ += price_ + padding();
     if (done()) return;
     if (segment_.unit_end < segment_.units) return set_range(segment_.unit_end);  // the next split of the tile
     if (++segment_.row_tile >= lane_ + row_tiles_) {
@@ -272,6 +313,9 @@ class Cursor {
   }
 
  private:
+  // Places behind the tile.
+  __device__ uint32_t padding() const { return kKind == LineKind::kPlain && width_ != 0 ? width_ - segment_.units : 0; }
+
   __device__ void enter(const RequestSize& size) {
     segment_.size = size;
     const uint32_t splits = kKind == LineKind::kAny ? p_->units.max_splits : 0;
@@ -283,16 +327,18 @@ class Cursor {
   }
   __device__ void set_range(uint32_t begin) {
     segment_.unit_begin = begin;
-    const uint32_t most = kKind == LineKind::kAny && p_->units.max_splits != 0 ? 1 : end_ - unit_;
+    const uint32_t most = kKind == LineKind::kAny && p_->units.max_splits != 0 ? 1 : end_ - place_;
     segment_.unit_end = min(segment_.units - begin, most) + begin;
-    segment_.last = unit_ + (segment_.unit_end - begin) >= end_;
+    segment_.last = place_ + (segment_.unit_end - begin) + price_ + padding() >= end_;
   }
 
   const DecodeKernelParams* p_;
   uint32_t log2_keys_;  // of the line's rule
   Segment segment_;
   uint32_t row_tiles_ = 0;  // of the request, in this lane
-  uint32_t unit_;
+  uint32_t price_;
+  uint32_t width_;  // as in LineCut
+  uint32_t place_;  // of unit_begin
   uint32_t end_;
   uint32_t lane_;
 };

@@ -59,8 +59,7 @@ struct DecodeKernelParams {
   int32_t box_panels = 1;  // 64-wide panels of a bulk copy
   uint32_t log2_box = 6;   // keys of a bulk copy (Hopper kernels): 64, 32, 16 or 8, a divisor of the page size
   UnitRule units;
-  uint32_t few_units = 1;  // slice_count
-  uint32_t least_units = 1;
+  SliceCosts costs;
   float scale_log2 = 0;  // softmax scale * log2(e)
   float empty_lse = 0;
   bool causal = false;

@@ -8,6 +8,11 @@
 // so a block writes at most two partial results. Where splits are forced, or must follow from a request's own length
 // (batch-invariant mode), a unit is a whole split and gets a partial result of its own.
 //
+// Going from one tile to the next costs a block time in which it reads no keys: queries, softmax and results that
+// nothing hides. So each tile may have `price` places on the line before its first unit (visit_price): slices with
+// many short tiles get fewer keys. A slice that begins in those places has the tile from its first unit on, one that
+// ends in them has none of it.
+//
 // Positions on the line have 32 bits: units grow until they suffice (Line::read).
 #pragma once
 
@@ -84,22 +89,78 @@ FLASHMLA_HD constexpr uint32_t slice_count(const LineTotals& line, uint32_t bloc
   return even >= least && even * rounds == line.tiles ? even : blocks;
 }
 
-// `units` in `count` slices, the first `units % count` of them one unit longer.
+// What a kernel's slices cost, in the time of a unit.
+struct SliceCosts {
+  uint32_t few_units = 1;  // slice_count
+  uint32_t least_units = 1;
+  uint32_t visit_price = 0;  // to go from one tile to the next
+  uint32_t split_price = 0;  // that tiles are split: partial results and their sum. 0: only equal tiles stay whole
+};
+
+// Places before each tile of a line of `slices` slices: `price`, or none where no slice would be evened by it, or a
+// slice could be left without a unit.
+FLASHMLA_HD constexpr uint32_t visit_price(const LineTotals& line, uint32_t slices, uint32_t price) {
+  if (price == 0 || slices == 0 || line.units / slices <= 2 * price) return 0;
+  if (line.units + static_cast<uint64_t>(price) * line.tiles >= kMaxUnits) return 0;
+  const bool equal = static_cast<uint64_t>(line.tiles) * line.longest == line.units;
+  if (equal && (slices % line.tiles == 0 || line.tiles % slices == 0)) return 0;
+  return price;
+}
+
+// How a line is cut.
+struct LineCut {
+  uint32_t slices = 0;
+  uint32_t price = 0;  // places before each tile
+  uint32_t width = 0;  // places of every tile, the last ones empty: slices hold whole tiles; 0: as many as it has units
+  uint32_t places = 0;        // of the line
+  uint32_t slice_places = 0;  // of each slice, where tiles have a width
+};
+
+// For requests with equal query tokens, whose units are joined freely. Tiles stay whole where that costs less than to
+// split them.
+FLASHMLA_HD constexpr LineCut cut_line(const LineTotals& line, uint32_t blocks, const SliceCosts& costs) {
+  LineCut cut;
+  cut.slices = slice_count(line, blocks, costs.few_units, costs.least_units);
+  cut.places = line.units;
+  if (costs.split_price != 0 && cut.slices >= blocks - blocks / 16 && line.tiles > 1) {
+    const uint32_t tiles = (line.tiles + blocks - 1) / blocks;  // of a slice
+    const uint64_t whole = tiles * (static_cast<uint64_t>(line.longest) + costs.visit_price);
+    const uint64_t all = line.units + static_cast<uint64_t>(costs.visit_price) * line.tiles;
+    if (whole * blocks <= all + costs.split_price * blocks &&
+        (line.tiles + tiles) * static_cast<uint64_t>(line.longest) < kMaxUnits) {
+      cut.slices = (line.tiles + tiles - 1) / tiles;
+      cut.width = line.longest;
+      cut.places = line.tiles * line.longest;
+      cut.slice_places = tiles * line.longest;
+      return cut;
+    }
+  }
+  cut.price = visit_price(line, cut.slices, costs.visit_price);
+  cut.places += cut.price * line.tiles;
+  return cut;
+}
+
+// A line of `places` places in `count` slices, the first `places % count` of them one place longer.
 struct Slices {
   uint32_t length = 0;
   uint32_t longer = 0;
 
-  FLASHMLA_HD constexpr Slices(uint32_t units, uint32_t count) : length(units == count ? 1 : units / count) {
-    longer = units - length * count;
+  FLASHMLA_HD constexpr Slices(uint32_t places, uint32_t count) : length(places == count ? 1 : places / count) {
+    longer = places - length * count;
+  }
+  FLASHMLA_HD constexpr explicit Slices(const LineCut& cut) : Slices(cut.places, cut.slices) {
+    if (cut.width == 0) return;
+    length = cut.slice_places;
+    longer = 0;
   }
   FLASHMLA_HD constexpr uint32_t begin(uint32_t slice) const {
     return slice * length + (slice < longer ? slice : longer);
   }
-  // The slice that holds unit `unit`; length is at least 1, as slice_count never exceeds the units.
-  FLASHMLA_HD constexpr uint32_t owner(uint32_t unit) const {
+  // The slice that holds place `place`; length is at least 1, as slice_count never exceeds the units.
+  FLASHMLA_HD constexpr uint32_t owner(uint32_t place) const {
     const uint32_t in_longer = longer * (length + 1);
-    const bool first = unit < in_longer;
-    return (first ? 0 : longer) + (first ? unit : unit - in_longer) / (first ? length + 1 : length);
+    const bool first = place < in_longer;
+    return (first ? 0 : longer) + (first ? place : place - in_longer) / (first ? length + 1 : length);
   }
 };
 

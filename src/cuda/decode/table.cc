@@ -27,11 +27,14 @@ constexpr DecodeEntry portable(const char* name, DType dtype, const DecodeConfig
           .stages = stages,
           .panels = 0,
           .log2_unit_keys = kLog2UnitKeys,
-          .few_units = config.few_units(),
-          .least_units = config.least_units(),
+          .costs = {.few_units = config.few_units(), .least_units = config.least_units()},
           .split_kernel = split,
           .combine_kernel = combine};
 }
+
+// Found by trying on an H200 (docs/kernels/decode-hopper.md).
+constexpr SliceCosts kFewRowsCosts = {.few_units = kMaxBlocks, .least_units = 1, .visit_price = 1};
+constexpr SliceCosts kRows64Costs = {.few_units = 16, .least_units = 2, .visit_price = 3, .split_price = 10};
 
 constexpr DecodeEntry hopper_entry(const char* name, DType dtype, int rows, int threads, int smem_bytes, int panels,
                                    const void* (*split)(LineKind), const void* (*combine)(LineKind)) {
@@ -45,8 +48,7 @@ constexpr DecodeEntry hopper_entry(const char* name, DType dtype, int rows, int 
           .stages = 0,
           .panels = panels,
           .log2_unit_keys = 6,  // the keys of a tile
-          .few_units = rows < 64 ? uint32_t{kMaxBlocks} : 16u,
-          .least_units = rows < 64 ? 1u : 2u,
+          .costs = rows < 64 ? kFewRowsCosts : kRows64Costs,
           .split_kernel = split,
           .combine_kernel = combine};
 }

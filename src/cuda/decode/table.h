@@ -28,8 +28,7 @@ struct DecodeEntry {
   int stages;               // of the portable kernels' ring in shared memory
   int panels;               // of keys that the Hopper kernels have side by side in shared memory
   uint32_t log2_unit_keys;  // of the line (schedule.h)
-  uint32_t few_units;       // slice_count
-  uint32_t least_units;
+  SliceCosts costs;
   // Addresses of the kernels' host stubs; portable kernels have one for every kind.
   const void* (*split_kernel)(LineKind);
   const void* (*combine_kernel)(LineKind);

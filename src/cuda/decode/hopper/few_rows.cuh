@@ -47,20 +47,21 @@ __global__ void __launch_bounds__(hopper::kFewRowsThreads, 1)
   if (kMayGuess && warp == hopper::kKeyWarp) guess = hopper::guess_page(p, block_place<kKind>(p).position);
   Line<kRows, kKind> line(p);
   const LineTotals totals = line.read();
-  const uint32_t slices = slice_count(totals, p.positions, p.few_units, p.least_units);
+  const LineCut cut = line_cut<kKind>(p, totals);
   const BlockPlace place = block_place<kKind>(p);
-  const uint32_t slice = slice_of_block(place.position, p.positions, slices);
+  const uint32_t slice = slice_of_block(place.position, p.positions, cut.slices);
 
-  if (slice >= slices) {
+  if (slice >= cut.slices) {
     if (warp == hopper::kQueryWarp) hopper::send_home(ring);
     return ptx::grid_dependency_launch();
   }
-  const Slices cut(totals.units, slices);
-  const uint32_t begin = cut.begin(slice);
-  const Cursor<kRows, kKind> cursor(p, line.rule(), line.find(begin), begin, cut.begin(slice + 1), place.lane);
+  const Slices slices(cut);
+  const uint32_t begin = slices.begin(slice);
+  const Cursor<kRows, kKind> cursor(p, line.rule(), line.find(begin, cut), cut, begin, slices.begin(slice + 1),
+                                    place.lane);
   if (warp == hopper::kKeyWarp) {
     // Slices of one unit of one tile: the guess is right, one half of the warp's or the other's.
-    const bool guessed = kMayGuess && totals.tiles == 1 && totals.units == slices;
+    const bool guessed = kMayGuess && totals.tiles == 1 && totals.units == cut.slices;
     const uint32_t half = slice == hopper::guessed_slice(p, place.position, 0) ? 0 : 1;
     guess = __shfl_sync(~0u, guess, half * hopper::kGuessLanes + threadIdx.x % hopper::kGuessLanes);
     return hopper::load_keys(p, kv_map, cursor, guess, guessed, ring);

@@ -29,7 +29,8 @@
 //   P free        left and right, when P of block j - 1 is used up -> scores, before they write P of block j.
 //   P             scores -> left and right. S of block j is complete too, and its rotating part may be overwritten.
 //   scores done   S of block j + 1 is complete -> right. Not at the last block of a segment.
-//   segment done  scores: the sums are there -> left and right, before they give P of the last block free. They are read
+//   segment done  scores: the sums are there -> left and right, before they give P of the last block free. They are
+//   read
 //                 later; the next segment's go to another place, and those of the one after it wait for P of the next.
 //   visit_noted[8]
 //                 the thread of the right half that walks the slice -> all, several segments ahead.
@@ -58,21 +59,21 @@ __global__ void __launch_bounds__(kRows64Threads, 1)
   ptx::grid_dependency_wait();
   Line<rows64::kRows, kKind> line(p);
   const LineTotals totals = line.read();
-  const uint32_t slices = slice_count(totals, p.positions, p.few_units, p.least_units);
+  const LineCut cut = line_cut<kKind>(p, totals);
   const BlockPlace place = block_place<kKind>(p);
-  const uint32_t slice = slice_of_block(place.position, p.positions, slices);
+  const uint32_t slice = slice_of_block(place.position, p.positions, cut.slices);
   const uint32_t part = slice * p.lanes.divisor + place.lane;  // of all lanes
 
-  if (slice >= slices) {
+  if (slice >= cut.slices) {
     ptx::grid_dependency_launch();
     return;
   }
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0);
   if (warp == rows64::kFinder / 32) {
-    const Slices cut(totals.units, slices);
-    const uint32_t begin = cut.begin(slice);
-    const Cursor<rows64::kRows, kKind> cursor(p, line.rule(), line.find(begin), begin, cut.begin(slice + 1),
-                                              place.lane);
+    const Slices slices(cut);
+    const uint32_t begin = slices.begin(slice);
+    const Cursor<rows64::kRows, kKind> cursor(p, line.rule(), line.find(begin, cut), cut, begin,
+                                              slices.begin(slice + 1), place.lane);
     if (threadIdx.x == rows64::kFinder) {
       shared.part() = part;
       new (shared.cursor<kKind>()) Cursor<rows64::kRows, kKind>(cursor);
