@@ -57,12 +57,13 @@ class Scores {
     const uint32_t right_parity = unit_ + 1 == kUnits ? parity_ ^ 1 : parity_;
     ptx::mbarrier_wait(shared.unit_full(unit_), parity_);
     ptx::wgmma_tie(next_);  // the first product overwrites them
-    ptx::wgmma_fence();
-    multiply<0>(shared.queries(), shared.unit(unit_));
+    // The right half's product still has the tensor cores: a product that is asked for now would hold this warp.
     update_maximum(block * kBlockKeys);
     ptx::wgmma_fence();
-    multiply<1>(shared.queries(), shared.unit(unit_));
+    multiply<0>(shared.queries(), shared.unit(unit_));
     exponentiate<0>();
+    ptx::wgmma_fence();
+    multiply<1>(shared.queries(), shared.unit(unit_));
     exponentiate<1>();
     multiply<2>(shared.queries(), shared.unit(unit_));
     if (block >= 0) begin_publishing();
@@ -85,9 +86,9 @@ class Scores {
     multiply<6>(shared.queries(), shared.unit(right));
     multiply<7>(shared.queries(), shared.unit(right));
     ptx::wgmma_commit();
+    if (block >= 0) ptx::named_barrier_arrive(kScoresDoneBarrier, 2 * kRoleThreads);
     ptx::wgmma_wait<0>();
     ptx::wgmma_tie(next_);
-    if (block >= 0) ptx::named_barrier_arrive(kScoresDoneBarrier, 2 * kRoleThreads);
 #pragma unroll
     for (int i = 0; i < 32; ++i) s_[i / 8][i % 8] = next_[i] * p_.scale_log2;
     unit_ += 2;
