@@ -1,4 +1,5 @@
-// merge_states: one warp a row (token, head); the loads of both sides are under way before their weights are known.
+// merge_states: one warp a row (token, head), or a part of a warp where rows are short; the loads of both sides, and of
+// several short rows, are under way before their weights are known.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
@@ -9,6 +10,7 @@
 #include "cuda/cache/cache.h"
 #include "cuda/launch.h"
 #include "cuda/ptx/ptx.cuh"
+#include "cuda/tile/fast_divisor.h"
 #include "cuda/vectors.h"
 
 namespace flashmla::cuda {
@@ -18,7 +20,9 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kBlocksPerMultiprocessor = 4;
-constexpr int kInFlight = 2;  // words of a lane and side: a row of 512 bf16 takes two
+constexpr int kInFlight = 2;     // words of a lane and side: a row of 512 bf16 takes two
+constexpr int kShortBlocks = 2;  // of short rows, on a multiprocessor at once: up to 128 registers a thread
+constexpr int kShortRows = 4;    // rows of a lane at once, where it has one word of each
 
 // Strides of `out` in the kernel's words, of `lse` in elements.
 struct MergeSide {
@@ -36,7 +40,9 @@ struct MergeKernelParams {
   MergeSide to;  // written; lse may be null; may be `a` itself
   int64_t rows = 0;
   int64_t heads = 1;
-  int64_t words = 0;  // of a row
+  FastDivisor heads_divisor;  // of short rows
+  int64_t words = 0;          // of a row
+  int log2_lanes = 5;         // of a short row
   float empty_lse = 0;
 };
 
@@ -81,8 +87,9 @@ __device__ __forceinline__ Weights weigh(float lse_a, float lse_b, float empty_l
   const float exp_a = w.has_a ? expf(lse_a - most) : 0.0f;
   const float exp_b = w.has_b ? expf(lse_b - most) : 0.0f;
   const float total = exp_a + exp_b;
-  w.a = exp_a / total;
-  w.b = exp_b / total;
+  const float inverse = 1.0f / total;
+  w.a = exp_a * inverse;
+  w.b = exp_b * inverse;
   w.lse = w.has_a && w.has_b ? most + logf(total) : w.has_a ? lse_a : w.has_b ? lse_b : empty_lse;
   return w;
 }
@@ -90,17 +97,10 @@ __device__ __forceinline__ Weights weigh(float lse_a, float lse_b, float empty_l
 template <class Element, int kCount>
 __device__ __forceinline__ Word<Element, kCount> merge(const Word<Element, kCount>& a, const Word<Element, kCount>& b,
                                                        const Weights& w) {
+  if (!w.has_a || !w.has_b) return w.has_a ? a : w.has_b ? b : Word<Element, kCount>{};  // bit for bit
   Word<Element, kCount> to;
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    if (w.has_a && w.has_b) {
-      from_fp32(w.a * to_fp32(a.values[i]) + w.b * to_fp32(b.values[i]), to.values[i]);
-    } else if (w.has_a || w.has_b) {
-      to.values[i] = w.has_a ? a.values[i] : b.values[i];
-    } else {
-      from_fp32(0.0f, to.values[i]);
-    }
-  }
+  for (int i = 0; i < kCount; ++i) from_fp32(w.a * to_fp32(a.values[i]) + w.b * to_fp32(b.values[i]), to.values[i]);
   return to;
 }
 
@@ -147,6 +147,70 @@ __global__ void __launch_bounds__(kThreads) merge_rows(const __grid_constant__ M
   }
 }
 
+// Rows of at most 32 words. What a row costs in instructions decides, so a power of two of lanes has kShortRows tokens
+// of one head at once, whose addresses differ by a stride, and one lane finds the weights of each for the others.
+template <class Element, int kCount>
+__global__ void __launch_bounds__(kThreads, kShortBlocks)
+    merge_short_rows(const __grid_constant__ MergeKernelParams p) {
+  using W = Word<Element, kCount>;
+  ptx::grid_dependency_wait();
+  ptx::grid_dependency_launch();  // as in merge_rows
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int word = lane & ((1 << p.log2_lanes) - 1);
+  const int first_lane = lane - word;
+  const auto tokens = static_cast<int32_t>(p.rows / p.heads);
+  const auto heads = static_cast<int32_t>(p.heads);
+  const int32_t groups = (tokens + kShortRows - 1) / kShortRows * heads;
+  const int32_t block_groups = kThreads >> p.log2_lanes;
+  // All lanes of a warp go on as long as one has work, as they exchange weights.
+  for (int32_t base = static_cast<int32_t>(blockIdx.x) * block_groups; base < groups;
+       base += static_cast<int32_t>(gridDim.x) * block_groups) {
+    const int32_t group = min(base + static_cast<int32_t>(threadIdx.x >> p.log2_lanes), groups - 1);
+    const bool exists = base + static_cast<int32_t>(threadIdx.x >> p.log2_lanes) < groups;
+    const auto tile = static_cast<int32_t>(p.heads_divisor.quotient(static_cast<uint32_t>(group)));
+    const int64_t head = group - tile * heads;
+    const int32_t token = tile * kShortRows;
+    const int rows = exists ? min(tokens - token, kShortRows) : 0;
+    const auto out_of = [&](const MergeSide& side) {
+      return static_cast<const W*>(side.out) + token * side.token_stride + head * side.head_stride + word;
+    };
+    const W* from_a = out_of(p.a);
+    const W* from_b = out_of(p.b);
+    W a[kShortRows];
+    W b[kShortRows];
+#pragma unroll
+    for (int i = 0; i < kShortRows; ++i) {
+      if (i < rows && word < p.words) {
+        a[i] = load(from_a + i * p.a.token_stride);
+        b[i] = load(from_b + i * p.b.token_stride);
+      }
+    }
+    Weights own = {};
+    float* lse = nullptr;
+    if (word < rows) {
+      const auto lse_of = [&](const MergeSide& side) {
+        return side.lse + head * side.lse_head_stride + (token + word) * side.lse_token_stride;
+      };
+      own = weigh(__ldcg(lse_of(p.a)), __ldcg(lse_of(p.b)), p.empty_lse);
+      if (p.to.lse != nullptr) lse = const_cast<float*>(lse_of(p.to));
+    }
+    __syncwarp();  // every lane has read what may be written below
+    if (lse != nullptr) *lse = own.lse;
+    const int sides = (own.has_a ? 1 : 0) + (own.has_b ? 2 : 0);
+    W* to = const_cast<W*>(out_of(p.to));
+#pragma unroll
+    for (int i = 0; i < kShortRows; ++i) {
+      Weights weights;
+      weights.a = __shfl_sync(~0u, own.a, first_lane + i);
+      weights.b = __shfl_sync(~0u, own.b, first_lane + i);
+      const int row_sides = __shfl_sync(~0u, sides, first_lane + i);
+      weights.has_a = (row_sides & 1) != 0;
+      weights.has_b = (row_sides & 2) != 0;
+      if (i < rows && word < p.words) to[i * p.to.token_stride] = merge(a[i], b[i], weights);
+    }
+  }
+}
+
 MergeSide side_of(const ConstTensorView& out, const ConstTensorView& lse, int64_t word) {
   MergeSide side;
   side.out = out.data;
@@ -161,8 +225,9 @@ MergeSide side_of(const ConstTensorView& out, const ConstTensorView& lse, int64_
 }
 
 template <class Element>
-const void* kernel_of(bool vectors) {
+const void* kernel_of(bool vectors, bool short_rows) {
   constexpr int kCount = sizeof(uint4) / sizeof(Element);
+  if (vectors && short_rows) return reinterpret_cast<const void*>(&merge_short_rows<Element, kCount>);
   return vectors ? reinterpret_cast<const void*>(&merge_rows<Element, kCount>)
                  : reinterpret_cast<const void*>(&merge_rows<Element, 1>);
 }
@@ -183,11 +248,19 @@ Status launch_merge(const MergeStatesParams& params, const MergeShape& shape, co
   p.heads = shape.heads;
   p.words = shape.width / word;
   p.empty_lse = params.empty_lse == EmptyLse::kPlusInf ? INFINITY : -INFINITY;
-  const void* kernel = shape.dtype == DType::kBFloat16  ? kernel_of<__nv_bfloat16>(vectors)
-                       : shape.dtype == DType::kFloat16 ? kernel_of<__half>(vectors)
-                                                        : kernel_of<float>(vectors);
-  const int64_t most = static_cast<int64_t>(device.multiprocessors) * kBlocksPerMultiprocessor;
-  const int blocks = static_cast<int>(std::min((p.rows + kWarps - 1) / kWarps, most));
+  const bool short_rows = vectors && p.words > 0 && p.words <= 32 && p.rows < int64_t{1} << 28;
+  if (short_rows) {
+    p.heads_divisor = FastDivisor(static_cast<uint32_t>(shape.heads));
+    while (1 << p.log2_lanes > kShortRows && p.words <= 1 << (p.log2_lanes - 1)) --p.log2_lanes;
+  }
+  const void* kernel = shape.dtype == DType::kBFloat16  ? kernel_of<__nv_bfloat16>(vectors, short_rows)
+                       : shape.dtype == DType::kFloat16 ? kernel_of<__half>(vectors, short_rows)
+                                                        : kernel_of<float>(vectors, short_rows);
+  const int64_t most =
+      static_cast<int64_t>(device.multiprocessors) * (short_rows ? kShortBlocks : kBlocksPerMultiprocessor);
+  const int64_t units = short_rows ? (shape.tokens + kShortRows - 1) / kShortRows * shape.heads : p.rows;
+  const int64_t block_units = short_rows ? kThreads >> p.log2_lanes : kWarps;
+  const int blocks = static_cast<int>(std::min((units + block_units - 1) / block_units, most));
   void* arguments[] = {&p};
   return launch("merge_states", kernel, {blocks, kThreads, 0}, arguments, stream);
 }
