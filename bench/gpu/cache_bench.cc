@@ -103,7 +103,7 @@ Row bench_append(int64_t tokens, bool whole_pages) {
   const Memory source(copies * tokens * kWidth * 2);
   const Memory pool(pages * kPage * kWidth * 2);
   const Memory slots(copies * tokens * 8);
-  fill_normal_bf16(source.at(0), copies * tokens * kWidth, 1);
+  fill_normal(source.at(0), DType::kBFloat16, copies * tokens * kWidth, 1);
   std::vector<std::vector<int64_t>> lists;
   for (int i = 0; i < copies; ++i) {
     lists.push_back(slots_of(tokens, pages, whole_pages, static_cast<uint64_t>(i) + 7));
@@ -150,7 +150,7 @@ Row bench_merge(int64_t tokens, int64_t heads, int64_t width) {
   const int copies = copies_of(row.bytes);
   const Memory out(3 * copies * out_bytes);
   const Memory lse(3 * copies * lse_bytes);
-  fill_normal_bf16(out.at(0), 3 * copies * tokens * heads * width, 2);
+  fill_normal(out.at(0), DType::kBFloat16, 3 * copies * tokens * heads * width, 2);
   std::vector<float> sums(static_cast<size_t>(3 * copies * tokens * heads));
   for (size_t i = 0; i < sums.size(); ++i) sums[i] = static_cast<float>(i % 13) * 0.25f;
   bench::check(cudaMemcpy(lse.at(0), sums.data(), sums.size() * 4, cudaMemcpyHostToDevice), "lse");

@@ -1,7 +1,6 @@
 // Decode on the GPU: correctness against the device oracle first, then times. See docs/benchmarking.md.
 #include <cuda_runtime_api.h>
 
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -12,22 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "cases/naive_decode.h"
-#include "core/float16.h"
-#include "flashmla/flashmla.h"
-#include "gpu_timing.h"
+#include "choice_check.h"
+#include "decode_problem.h"
 
 namespace flashmla::bench {
 namespace {
-
-struct Case {
-  const char* name;
-  int64_t heads_q;
-  std::vector<int32_t> lengths;
-  double target_us;
-  double peer_us;  // best peer on an H200, docs/kernels/decode.md
-  int64_t seq_q = 1;
-};
 
 std::vector<int32_t> equal(int64_t batch, int32_t length) {
   return std::vector<int32_t>(static_cast<size_t>(batch), length);
@@ -101,142 +89,20 @@ std::vector<Case> cases() {
   };
 }
 
-// Device tensors of a case: several page tables over one pool, so that the keys of a call are not in L2.
-class Problem {
- public:
-  explicit Problem(const Case& c) : case_(c) {
-    const auto batch = static_cast<int64_t>(c.lengths.size());
-    int64_t pages = 0;
-    for (int32_t length : c.lengths) {
-      width_ = std::max<int64_t>(width_, (length + kPage - 1) / kPage);
-      pages += (length + kPage - 1) / kPage;
-    }
-    copies_ = static_cast<int>(std::min<int64_t>(64, kRotationBytes / (pages * kPage * kWidth * 2) + 2));
-    pool_ = allocate(copies_ * pages * kPage * kWidth * 2);
-    fill_normal_bf16(pool_, copies_ * pages * kPage * kWidth, 1);
-    q_ = allocate(batch * c.seq_q * c.heads_q * kWidth * 2);
-    fill_normal_bf16(q_, batch * c.seq_q * c.heads_q * kWidth, 2);
-    out_bytes_ = batch * c.seq_q * c.heads_q * kLatent * 2;
-    out_ = allocate(out_bytes_);
-    lse_ = allocate(batch * c.seq_q * c.heads_q * 4);
-    lens_ = upload(c.lengths);
-    std::vector<int32_t> order(static_cast<size_t>(copies_ * pages));
-    for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
-    uint64_t state = 7;
-    for (size_t i = order.size(); i > 1; --i) {
-      state = state * 6364136223846793005u + 1442695040888963407u;
-      std::swap(order[i - 1], order[(state >> 33) % i]);
-    }
-    size_t next = 0;
-    for (int copy = 0; copy < copies_; ++copy) {
-      std::vector<int32_t> table(static_cast<size_t>(batch * width_), -1);
-      for (int64_t i = 0; i < batch; ++i) {
-        for (int64_t p = 0; p < (c.lengths[i] + kPage - 1) / kPage; ++p) table[i * width_ + p] = order[next++];
-      }
-      tables_.push_back(upload(table));
-    }
-    pages_ = copies_ * pages;
-    const Result<DecodeShape> shape = decode_shape(params(0));
-    if (!shape.ok()) throw std::runtime_error(shape.status().text());
-    shape_ = shape.value();
-  }
-  ~Problem() {
-    for (void* memory : memory_) cudaFree(memory);
-  }
-  Problem(const Problem&) = delete;
-  Problem& operator=(const Problem&) = delete;
-
-  void prepare(const Context& context) {
-    const Result<int64_t> bytes = workspace_bytes(shape_, {}, context);
-    if (!bytes.ok()) throw std::runtime_error(bytes.status().text());
-    workspace_ = {allocate(bytes.value()), bytes.value()};
-    check(cudaMemset(workspace_.data, 0xff, static_cast<size_t>(bytes.value())), "poison");
-  }
-
-  DecodeParams params(int copy) const {
-    const auto batch = static_cast<int64_t>(case_.lengths.size());
-    DecodeParams p;
-    p.q = ConstTensorView::contiguous(q_, DType::kBFloat16, {batch, case_.seq_q, case_.heads_q, kWidth});
-    p.kv_cache = ConstTensorView::contiguous(pool_, DType::kBFloat16, {pages_, kPage, 1, kWidth});
-    p.page_table =
-        ConstTensorView::contiguous(tables_[static_cast<size_t>(copy % copies_)], DType::kInt32, {batch, width_});
-    p.seq_lens = ConstTensorView::contiguous(lens_, DType::kInt32, {batch});
-    p.out = TensorView::contiguous(out_, DType::kBFloat16, {batch, case_.seq_q, case_.heads_q, kLatent});
-    p.lse = TensorView::contiguous(lse_, DType::kFloat32, {batch, case_.heads_q, case_.seq_q});
-    p.causal = case_.seq_q > 1;
-    p.softmax_scale = 0.0416667f;  // 576^-0.5
-    return p;
-  }
-  const DecodeShape& shape() const { return shape_; }
-  Workspace workspace() const { return workspace_; }
-  int64_t workspace_size() const { return workspace_.bytes; }
-
-  // ||out - oracle|| / ||oracle||, and the largest error of lse; NaN never passes.
-  std::pair<double, double> error(const Context& context) {
-    check(cudaMemset(out_, 0xff, static_cast<size_t>(out_bytes_)), "poison");
-    const Status status = decode(params(0), workspace_, context);
-    if (!status.ok()) throw std::runtime_error(status.text());
-    check(cudaDeviceSynchronize(), "decode");
-    const int64_t rows = shape_.total_q * shape_.heads_q;
-    auto* want = static_cast<double*>(allocate(rows * kLatent * 8));
-    auto* want_lse = static_cast<double*>(allocate(rows * 8));
-    const Status naive = cases::naive_decode(params(0), want, want_lse);
-    if (!naive.ok()) throw std::runtime_error(naive.text());
-    const auto got = download<uint16_t>(out_, rows * kLatent);
-    const auto reference = download<double>(want, rows * kLatent);
-    const auto lse = download<float>(lse_, rows);
-    const auto lse_reference = download<double>(want_lse, rows);
-    double difference = 0, size = 0, lse_error = 0;
-    for (size_t i = 0; i < got.size(); ++i) {
-      const double error = static_cast<double>(to_float(BFloat16{got[i]})) - reference[i];
-      difference += error * error;
-      size += reference[i] * reference[i];
-    }
-    for (int64_t row = 0; row < rows; ++row) {  // lse is [b, h, s_q], the oracle's [b, s_q, h]
-      const int64_t head = row % case_.heads_q, token = row / case_.heads_q;
-      const int64_t at = (token / case_.seq_q * case_.heads_q + head) * case_.seq_q + token % case_.seq_q;
-      lse_error =
-          std::max(lse_error, std::fabs(lse[static_cast<size_t>(at)] - lse_reference[static_cast<size_t>(row)]));
-      if (std::isnan(lse[static_cast<size_t>(at)])) lse_error = NAN;
-    }
-    return {std::sqrt(difference / size), lse_error};
-  }
-
- private:
-  static constexpr int64_t kPage = 64, kLatent = 512, kWidth = 576;
-
-  void* allocate(int64_t bytes) {
-    void* memory = nullptr;
-    check(cudaMalloc(&memory, static_cast<size_t>(std::max<int64_t>(bytes, 1))), "device memory");
-    memory_.push_back(memory);
-    return memory;
-  }
-  void* upload(const std::vector<int32_t>& values) {
-    void* memory = allocate(static_cast<int64_t>(values.size() * 4));
-    check(cudaMemcpy(memory, values.data(), values.size() * 4, cudaMemcpyHostToDevice), "copy");
-    return memory;
-  }
-  template <class T>
-  static std::vector<T> download(const void* memory, int64_t count) {
-    std::vector<T> values(static_cast<size_t>(count));
-    check(cudaMemcpy(values.data(), memory, values.size() * sizeof(T), cudaMemcpyDeviceToHost), "copy");
-    return values;
-  }
-
-  const Case& case_;
-  std::vector<void*> memory_;
-  std::vector<void*> tables_;
-  void *pool_ = nullptr, *q_ = nullptr, *out_ = nullptr, *lse_ = nullptr, *lens_ = nullptr;
-  int64_t out_bytes_ = 0, width_ = 0, pages_ = 0;
-  int copies_ = 1;
-  DecodeShape shape_;
-  Workspace workspace_;
-};
+constexpr const char* kUsage =
+    R"(usage: flashmla_gpu_bench [--json FILE] [--only NAME-PART] [--kernel NAME] [--cool] [--fp16] [--page TOKENS]
+                          [--choices COUNT] [--commit SHA] [--sources HASH]
+--cool: leaves out the column of the hot chip (one second of load before each long case of 64 rows and more)
+--page: tokens of a page; 0: a page for each request's whole sequence
+--choices: times every kernel on COUNT random shapes and fails where the library's choice is not the best one
+)";
 
 int run(int argc, char** argv) {
   const char* json_file = nullptr;
   const char* only = nullptr;
   bool cool = false;
+  int choices = 0;
+  CacheForm form;
   std::string kernel, commit, sources;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc)
@@ -251,14 +117,18 @@ int run(int argc, char** argv) {
       sources = argv[++i];
     else if (std::strcmp(argv[i], "--cool") == 0)
       cool = true;
+    else if (std::strcmp(argv[i], "--fp16") == 0)
+      form.dtype = DType::kFloat16;
+    else if (std::strcmp(argv[i], "--page") == 0 && i + 1 < argc)
+      form.page = std::atoll(argv[++i]);
+    else if (std::strcmp(argv[i], "--choices") == 0 && i + 1 < argc)
+      choices = std::atoi(argv[++i]);
     else {
-      std::fprintf(stderr,
-                   "usage: flashmla_gpu_bench [--json FILE] [--only NAME-PART] [--kernel NAME] [--cool] [--commit SHA] "
-                   "[--sources HASH]\n--cool: leaves out the column of the hot chip (one second of load before each "
-                   "long case of 64 rows and more)\n");
+      std::fputs(kUsage, stderr);
       return 2;
     }
   }
+  if (choices > 0) return check_choices(choices, json_file) ? 0 : 1;
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   const double read = read_bandwidth(int64_t{4} << 30);
   std::printf("read bandwidth %.0f GB/s\n%-16s %-18s %9s %9s %9s %9s %9s %8s %8s %8s %8s %9s\n", read / 1e9, "case",
@@ -266,8 +136,8 @@ int run(int argc, char** argv) {
               "error");
   bool right = true;
   for (const Case& c : cases()) {
-    if (only != nullptr && std::strstr(c.name, only) == nullptr) continue;
-    Problem problem(c);
+    if (only != nullptr && std::strstr(c.name.c_str(), only) == nullptr) continue;
+    Problem problem(c, form);
     Context context{.device = {DeviceType::kCUDA}, .backend = "cuda", .kernel = kernel};
     problem.prepare(context);
     const Result<KernelChoice> choice = explain_decode(problem.shape(), {}, context);
@@ -292,7 +162,7 @@ int run(int argc, char** argv) {
     const Spread hot =
         heats ? time_operations(enqueue, launch_nothing, operations, kReplays, /*load_ms=*/1000) : Spread{};
     const double host = host_us(enqueue, 50);
-    std::printf("%-16s %-18s %9.2f %9.2f %9.2f %9.2f %8.1f%% %8.1f %8.1f %8.0f %8.2f %9.1e%s\n", c.name,
+    std::printf("%-16s %-18s %9.2f %9.2f %9.2f %9.2f %8.1f%% %8.1f %8.1f %8.0f %8.2f %9.1e%s\n", c.name.c_str(),
                 choice.value().kernel.c_str(), cold.median_us, chain.median_us, warm.median_us, hot.median_us,
                 100 * (cold.high_us - cold.low_us) / cold.median_us, c.target_us, c.peer_us,
                 bytes / cold.median_us * 1e-3, host, error, ok ? "" : " WRONG");
@@ -305,8 +175,8 @@ int run(int argc, char** argv) {
                     {"seq_q", c.seq_q},
                     {"heads_q", c.heads_q},
                     {"seq_k", c.lengths.back()},
-                    {"page_size", 64},
-                    {"dtype", "bf16"},
+                    {"page_size", problem.page_size()},
+                    {"dtype", std::string(dtype_name(form.dtype))},
                     {"time_us", cold.median_us},
                     {"time_us_low", cold.low_us},
                     {"time_us_high", cold.high_us},

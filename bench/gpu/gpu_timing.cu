@@ -1,4 +1,5 @@
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <algorithm>
 #include <chrono>
@@ -16,7 +17,11 @@ constexpr auto kRest = std::chrono::milliseconds(15);
 
 __global__ void nothing_kernel() {}
 
-__global__ void normal_kernel(__nv_bfloat16* data, int64_t count, uint64_t seed) {
+__device__ void set(__nv_bfloat16& to, float value) { to = __float2bfloat16(value); }
+__device__ void set(__half& to, float value) { to = __float2half(value); }
+
+template <class T>
+__global__ void normal_kernel(T* data, int64_t count, uint64_t seed) {
   for (int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; i < count;
        i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
     uint64_t z = seed + (static_cast<uint64_t>(i) + 1) * 0x9e3779b97f4a7c15u;  // SplitMix64
@@ -24,7 +29,7 @@ __global__ void normal_kernel(__nv_bfloat16* data, int64_t count, uint64_t seed)
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     z ^= z >> 31;
     const int sum = static_cast<int>((z & 0xffff) + (z >> 16 & 0xffff) + (z >> 32 & 0xffff) + (z >> 48));
-    data[i] = __float2bfloat16(static_cast<float>(sum - 131070) * (1.0f / 37837.0f));
+    set(data[i], static_cast<float>(sum - 131070) * (1.0f / 37837.0f));
   }
 }
 
@@ -86,8 +91,11 @@ void check(cudaError_t error, const char* what) {
   if (error != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
 }
 
-void fill_normal_bf16(void* data, int64_t count, uint64_t seed) {
-  normal_kernel<<<1024, 256>>>(static_cast<__nv_bfloat16*>(data), count, seed);
+void fill_normal(void* data, DType dtype, int64_t count, uint64_t seed) {
+  if (dtype == DType::kFloat16)
+    normal_kernel<<<1024, 256>>>(static_cast<__half*>(data), count, seed);
+  else
+    normal_kernel<<<1024, 256>>>(static_cast<__nv_bfloat16*>(data), count, seed);
   check(cudaDeviceSynchronize(), "fill");
 }
 
@@ -158,7 +166,7 @@ double read_bandwidth(int64_t bytes) {
   uint32_t* sink = nullptr;
   check(cudaMalloc(&data, static_cast<size_t>(bytes)), "memory");
   check(cudaMalloc(&sink, 4), "memory");
-  fill_normal_bf16(data, bytes / 2, 1);
+  fill_normal(data, DType::kBFloat16, bytes / 2, 1);
   const Spread spread = time_operations(
       [&](int, cudaStream_t stream) { read_kernel<<<132 * 16, 256, 0, stream>>>(data, bytes / 16, sink); }, {}, 1, 5);
   cudaFree(data);

@@ -8,13 +8,15 @@
 #include <string>
 #include <vector>
 
+#include "flashmla/tensor.h"
+
 namespace flashmla::bench {
 
 // Throws std::runtime_error with `what` unless success.
 void check(cudaError_t error, const char* what);
 
-// Values of a standard normal distribution, bf16.
-void fill_normal_bf16(void* data, int64_t count, uint64_t seed);
+// Values of a standard normal distribution, bf16 or fp16.
+void fill_normal(void* data, DType dtype, int64_t count, uint64_t seed);
 
 inline constexpr int64_t kRotationBytes = 300 << 20;  // that a rotation touches at least; L2 holds 60 MB
 inline constexpr int kReplays = 11;

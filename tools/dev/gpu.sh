@@ -47,6 +47,7 @@ command_gpu() {
   local sources
   sources=$(find src/cuda cases bench/gpu -type f | LC_ALL=C sort | xargs sha256sum | sha256sum | cut -c1-16)
   "$benches/flashmla_gpu_bench" --json "$out/decode.json" --commit "$commit" --sources "$sources" || failed=1
+  "$benches/flashmla_gpu_bench" --choices 20 --json "$out/choices.json" || failed=1
   if [[ -x $benches/flashmla_gpu_cache_bench ]]; then
     "$benches/flashmla_gpu_cache_bench" --json "$out/cache.json" || failed=1
   fi
