@@ -33,6 +33,19 @@ TEST(CudaSchedule, UnitsCoverTheKeys) {
   }
 }
 
+// Batch-invariant mode (decode.cc): fewer splits than 32 do where the page table has room for fewer than 32 of 1,024
+// keys; how wide it is must not show in the cuts.
+TEST(CudaSchedule, FewerInvariantSplitsCutAlike) {
+  for (uint32_t most = 1; most <= 32; ++most) {
+    for (uint32_t length = 0; length <= most * 1024; length += length % 7 == 0 ? 1 : 61) {
+      const Splits few = UnitRule{most, 10, 6}.cut(length);
+      const Splits many = UnitRule{32, 10, 6}.cut(length);
+      ASSERT_EQ(few.keys, many.keys) << length;
+      ASSERT_EQ(few.count, many.count) << length;
+    }
+  }
+}
+
 // Whatever the lengths: slices are consecutive, none is empty, they end with the line, and owner() is begin()'s
 // inverse.
 TEST(CudaSchedule, SlicesPartitionTheLine) {

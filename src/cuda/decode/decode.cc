@@ -18,10 +18,17 @@ namespace {
 constexpr uint32_t kLog2InvariantKeys = 10;
 constexpr uint32_t kInvariantSplits = 32;
 
-UnitRule unit_rule(const DecodeOptions& options, const DecodeEntry& entry) {
+// Longest sequence that the page table has room for.
+int64_t max_keys_of(const DecodeShape& shape) { return std::min(shape.table_width * shape.page_size, kMaxCount); }
+
+UnitRule unit_rule(const DecodeShape& shape, const DecodeOptions& options, const DecodeEntry& entry) {
   const uint32_t grain = entry.log2_unit_keys;
   if (options.splits > 0) return {static_cast<uint32_t>(options.splits), grain, grain};
-  if (options.batch_invariant) return {kInvariantSplits, kLog2InvariantKeys, grain};
+  if (options.batch_invariant) {
+    // Fewer, and so less workspace, where no sequence can be long enough for more: the cuts are the same.
+    const int64_t most = std::max<int64_t>((max_keys_of(shape) - 1) >> kLog2InvariantKeys, 0) + 1;
+    return {static_cast<uint32_t>(std::min<int64_t>(most, kInvariantSplits)), kLog2InvariantKeys, grain};
+  }
   return {0, grain, grain};
 }
 
@@ -104,8 +111,8 @@ DecodeKernelParams kernel_params(const DecodeParams& params, const DecodeShape& 
   p.rope_dim = static_cast<int32_t>(shape.rope_dim);
   p.page_size = FastDivisor(static_cast<uint32_t>(shape.page_size));
   p.pages = static_cast<int32_t>(shape.pages);
-  p.max_keys = static_cast<int32_t>(std::min(shape.table_width * shape.page_size, kMaxCount));
-  p.units = unit_rule(params.options, entry);
+  p.max_keys = static_cast<int32_t>(max_keys_of(shape));
+  p.units = unit_rule(shape, params.options, entry);
   const int blocks = blocks_of(device);
   const int lanes = lanes_of(shape, entry, p.units, blocks);
   p.lanes = FastDivisor(static_cast<uint32_t>(lanes));
@@ -138,7 +145,7 @@ int64_t decode_workspace_bytes(const DecodeShape& shape, const DecodeOptions& op
                                const DeviceInfo& device) {
   if (shape.total_q == 0) return 0;
   const auto bytes = [&](const DecodeEntry& of) {
-    const int64_t slots = partial_slots(shape, unit_rule(options, of), of, blocks_of(device));
+    const int64_t slots = partial_slots(shape, unit_rule(shape, options, of), of, blocks_of(device));
     return partial_out_bytes(shape, of, slots) + partial_ml_bytes(of, slots);
   };
   int64_t most = bytes(entry);

@@ -64,6 +64,7 @@ class FewRowsTile {
     const Segment& segment = visit.segment;
     const int rows = portable::tile_rows<kRows>(p_, segment);
     if (threadIdx.x < 4) write_statistics(visit, rows);
+    __syncwarp();
     if (segment.whole()) return write_result(segment, rows);
     // In the order in which the threads hold it (combine_fragments.cuh). Written while later panels' products run, it
     // took as long.
@@ -208,6 +209,7 @@ class FewRowsTile {
       for (int i = 0; i < kRowGroups; ++i)
         *reinterpret_cast<float2*>(maxima(warp()) + 8 * i + pair()) = make_float2(largest[2 * i], largest[2 * i + 1]);
     }
+    __syncwarp();  // the barrier wants whole warps
     ptx::named_barrier_sync(kExchangeBarrier, kComputeThreads);
 #pragma unroll
     for (int i = 0; i < kRowGroups; ++i) {
@@ -286,6 +288,7 @@ class FewRowsTile {
       for (int i = 0; i < kRowGroups; ++i)
         *reinterpret_cast<float2*>(sums(warp()) + 8 * i + pair()) = make_float2(l_[2 * i], l_[2 * i + 1]);
     }
+    __syncwarp();
     ptx::named_barrier_sync(kExchangeBarrier, kComputeThreads);
 #pragma unroll
     for (int i = 0; i < kRowGroups; ++i) {
