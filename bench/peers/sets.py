@@ -72,6 +72,7 @@ SETS = {
     "mtp": _mtp,
     "targets-low-batch": _targets_low_batch,
     "targets-hopper": _targets_hopper,
+    "targets-many-heads": lambda: [case for case in _targets_hopper() if case.heads_q == 128 and case.batch > 1],
     "decode-targets": lambda: [*_targets_low_batch(), *_targets_hopper()],
     "all": _all,
     "cpu": lambda: [equal(8, 16, 4096), equal(8, 128, 4096), equal(1, 16, 32768)],
@@ -85,7 +86,8 @@ ABOUT = {
     "mtp": "2 and 4 new tokens a request",
     "targets-low-batch": "cases with an aim for the portable kernel on an H200",
     "targets-hopper": "cases with an aim for the Hopper kernels on an H200",
-    "decode-targets": "both of these; of a case in both, the sharper aim",
+    "targets-many-heads": "those of them with 128 heads and several requests",
+    "decode-targets": "the first two of these; of a case in both, the sharper aim",
     "all": "every case of the sets above, and more head counts",
     "cpu": "b 8 h_q 16 s_k 4096; b 8 h_q 128 s_k 4096; b 1 h_q 16 s_k 32768",
 }

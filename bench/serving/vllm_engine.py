@@ -165,7 +165,9 @@ class Engine:
     def decode(self, batch: int, context: int, steps: int) -> dict[str, Any]:
         """Tokens a second of `batch` requests that decode together, over all steps and for each chunk of steps."""
         engine, scheduler = self.llm.llm_engine, self.core.scheduler
-        self.llm.enqueue(self._prompts(batch, context), self._sampling(steps + EXTRA_TOKENS), use_tqdm=False)
+        prompts = self._prompts(batch, context)
+        self.llm.generate(prompts, self._sampling(1), use_tqdm=False)  # cached again, if ttft's prompts took their place
+        self.llm.enqueue(prompts, self._sampling(steps + EXTRA_TOKENS), use_tqdm=False)
         marks: list[tuple[float, int]] = []  # seconds, tokens so far
         while engine.has_unfinished_requests():
             engine.step()

@@ -58,6 +58,7 @@ ENVIRONMENT = {
 }
 MEASURING_SHARE = 0.3  # of a wave's time that start may not take
 RESERVE_GIB = 3.5  # of a process, beside weights and cache: the CUDA context, activations, graphs
+LEAST_TOKENS = 8192  # of a cache in which no case fits
 GIB = 2**30
 
 
@@ -199,8 +200,9 @@ def plan_caches(
         left = (free - taken) * GIB - sum(size for name, size in sizes.items() if name not in others)
         for name in others:
             room = left / len(others) / size_of[name]
-            fitting = [case for case in cases if cache_tokens([case], options.steps) <= room] or [min(cases)]
-            sizes[name] = cache_tokens(fitting, options.steps) * size_of[name]
+            fitting = [case for case in cases if cache_tokens([case], options.steps) <= room]
+            # Without any the process says so; alone in a wave of its own, it has the memory of the others too.
+            sizes[name] = (cache_tokens(fitting, options.steps) if fitting else LEAST_TOKENS) * size_of[name]
     return sizes
 
 
