@@ -55,12 +55,12 @@ TEST(CudaSelect, EveryDeviceHasAKernelForEveryShape) {
 TEST(CudaSelect, FollowsRowsAndSharedMemory) {
   EXPECT_EQ(kernel_of(shape_of(1, 1, 8), kH200), "hopper_r8");
   EXPECT_EQ(kernel_of(shape_of(1, 1, 16), kH200), "hopper_r16");
-  EXPECT_EQ(kernel_of(shape_of(1, 2, 16), kH200), "hopper_r32");
+  EXPECT_EQ(kernel_of(shape_of(128, 2, 16), kH200), "hopper_r32");
   EXPECT_EQ(kernel_of(shape_of(1, 1, 20), kH20), "hopper_r32");
-  EXPECT_EQ(kernel_of(shape_of(2, 1, 128), kH200), "hopper_r64");
-  EXPECT_EQ(kernel_of(shape_of(1, 2, 128), kH200), "hopper_r64");
-  EXPECT_EQ(kernel_of(shape_of(2, 1, 33), kH200), "hopper_r64");
-  EXPECT_EQ(kernel_of(shape_of(2, 1, 32), kH200), "hopper_r32");
+  EXPECT_EQ(kernel_of(shape_of(128, 1, 128), kH200), "hopper_r64");
+  EXPECT_EQ(kernel_of(shape_of(64, 2, 128), kH200), "hopper_r64");
+  EXPECT_EQ(kernel_of(shape_of(128, 1, 33), kH200), "hopper_r64");
+  EXPECT_EQ(kernel_of(shape_of(128, 1, 32), kH200), "hopper_r32");
   DeviceInfo compiled = kH200;  // from compute_80 PTX
   compiled.hopper_code = false;
   EXPECT_EQ(kernel_of(shape_of(1, 1, 16), compiled), "portable_r16");
@@ -82,20 +82,21 @@ TEST(CudaSelect, FollowsRowsAndSharedMemory) {
   EXPECT_EQ(kernel_of(narrow, kH200), "portable_any");
 }
 
-// The page table bounds the length of one request: a small tile serves it where it is short.
-TEST(CudaSelect, OneShortRequestHasSmallTiles) {
+// The page table bounds the length of the requests: small tiles serve few short ones.
+TEST(CudaSelect, ShortRequestsHaveSmallTiles) {
   DecodeShape shape = shape_of(1, 1, 128);  // 64 pages of 64
   EXPECT_EQ(kernel_of(shape, kH200), "hopper_r16");
   EXPECT_NE(cuda::decode_reason(shape, kH200, {}, *cuda::select_decode(shape, kH200).value()).find("at most 4096 keys"),
             std::string::npos);
   EXPECT_EQ(kernel_of(shape, kH200, {.batch_invariant = true}), "hopper_r64");
   EXPECT_EQ(kernel_of(shape, kA100), "portable_r32_163k");
-  shape.heads_q = 64;
-  EXPECT_EQ(kernel_of(shape, kH200), "hopper_r16");
+  EXPECT_EQ(kernel_of(shape, kH20), "hopper_r64");
   shape.heads_q = 32;
-  EXPECT_EQ(kernel_of(shape, kH200), "hopper_r32");
+  EXPECT_EQ(kernel_of(shape, kH200), "hopper_r8");
+  EXPECT_EQ(kernel_of(shape, kH200, {.batch_invariant = true}), "hopper_r32");
+  EXPECT_EQ(kernel_of(shape, kH20), "hopper_r32");
   shape.heads_q = 128;
-  shape.table_width = 65;
+  shape.table_width = 512;
   EXPECT_EQ(kernel_of(shape, kH200), "hopper_r64");
 }
 

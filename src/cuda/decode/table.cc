@@ -8,6 +8,7 @@
 #include "cuda/decode/hopper/rows64_layout.h"
 #include "cuda/decode/instances/instances.h"
 #include "cuda/decode/schedule.h"
+#include "cuda/decode/tile_cost.h"
 
 namespace flashmla::cuda {
 
@@ -94,15 +95,14 @@ int64_t rows_per_request(const DecodeShape& shape, bool batch_invariant) {
   return (shape.ragged_q ? ragged : shape.seq_q) * (shape.heads_q / shape.heads_kv);
 }
 
-// One request of few keys and up to 128 rows is latency and not products: a small tile's kernel starts and ends sooner,
-// and its row tiles lie side by side. Measured on an H200 (docs/kernels/decode-hopper.md): 16 rows are ahead of 64 up
-// to 4,096 keys. The length is known on the device alone; what the page table has room for bounds it.
-constexpr int kShortTile = 16;
-bool is_short(const DecodeShape& shape, int64_t rows) {
-  constexpr int64_t kShortKeys = 4096;
-  constexpr int64_t kShortRows = 128;
-  return shape.batch == 1 && !shape.ragged_q && rows > 32 && rows <= kShortRows &&
-         shape.table_width * shape.page_size <= kShortKeys;
+// Rows that decide the tile: those of a request; where a tile of fewer or more rows is cheaper, that tile's.
+int64_t deciding_rows(const DecodeShape& shape, const DeviceInfo& device, bool batch_invariant) {
+  const int64_t rows = rows_per_request(shape, batch_invariant);
+  if (batch_invariant || shape.ragged_q) return rows;
+  return cheapest_tile({.rows = rows,
+                        .requests = shape.batch,
+                        .keys = shape.table_width * shape.page_size,
+                        .multiprocessors = device.multiprocessors});
 }
 
 Status check_shape(const DecodeShape& shape) {
@@ -210,8 +210,8 @@ Result<const DecodeEntry*> select_decode(const DecodeShape& shape, const DeviceI
   if (!selection.named.empty()) return named_entry(shape, device, selection.named);
   bool hopper_serves = selection.bulk_copies && device.hopper_code && tuned_widths(shape) && bulk_copies(shape);
   if (selection.batch_invariant && !pages_hold_boxes(shape)) hopper_serves = false;
-  int64_t rows = rows_per_request(shape, selection.batch_invariant);
-  if (hopper_serves && !selection.batch_invariant && is_short(shape, rows)) rows = kShortTile;
+  const int64_t rows = hopper_serves ? deciding_rows(shape, device, selection.batch_invariant)
+                                     : rows_per_request(shape, selection.batch_invariant);
   const DecodeEntry* best = nullptr;
   for (const DecodeEntry& entry : kEntries) {
     if (entry.dtype != shape.dtype || tuned_widths(shape) != (entry.widths == Widths::kTuned)) continue;
@@ -228,9 +228,11 @@ std::string decode_reason(const DecodeShape& shape, const DeviceInfo& device, co
                           const DecodeEntry& entry) {
   if (!selection.named.empty()) return "it was asked for";
   const int64_t rows = rows_per_request(shape, selection.batch_invariant);
-  const bool small = entry.family == Family::kHopper && entry.rows == kShortTile && is_short(shape, rows);
+  const bool estimated = entry.family == Family::kHopper && !selection.batch_invariant && !shape.ragged_q && rows > 16;
   return concat(rows, " query rows a KV head in tiles of ", entry.rows,
-                small ? concat(", as one request has at most ", shape.table_width * shape.page_size, " keys") : "",
+                estimated ? concat(", the cheapest for ", shape.batch, " requests of at most ",
+                                   shape.table_width * shape.page_size, " keys")
+                          : "",
                 "; ", entry.smem_bytes, " of ", device.smem_per_block, " bytes of shared memory on ", device.name);
 }
 
