@@ -12,7 +12,7 @@
 //           leaves room in shared memory for two and a half blocks of keys.
 //   left, right  rows64_values.cuh: columns 0 - 255 and 256 - 511 of O in 128 registers each, by the same code: what is
 //           fetched for one half is there for the other. Both see the same P. The right half begins its products when S
-//           of the next block is complete: both together would starve S.
+//           of the next block is asked for: both together would starve S.
 // K and V are the same shared tiles, read K-major for S and MN-major for O.
 //
 // Shared memory is full: keys in a ring of five units of 32 KB (half a block's latent part, L0 R0 L1 R1 ..), the
@@ -28,7 +28,7 @@
 //                 copies -> scores. A unit's phase ends with the bytes of its four panels.
 //   P free        left and right, when P of block j - 1 is used up -> scores, before they write P of block j.
 //   P             scores -> left and right. S of block j is complete too, and its rotating part may be overwritten.
-//   scores done   S of block j + 1 is complete -> right. Not at the last block of a segment.
+//   scores asked  all products of S of block j + 1 are asked for -> right. Not at the last block of a segment.
 //   segment done  scores: the sums are there -> left and right, before they give P of the last block free. They are
 //   read
 //                 later; the next segment's go to another place, and those of the one after it wait for P of the next.

@@ -86,7 +86,7 @@ class Scores {
     multiply<6>(shared.queries(), shared.unit(right));
     multiply<7>(shared.queries(), shared.unit(right));
     ptx::wgmma_commit();
-    if (block >= 0) ptx::named_barrier_arrive(kScoresDoneBarrier, 2 * kRoleThreads);
+    if (block >= 0) ptx::named_barrier_arrive(kScoresAskedBarrier, 2 * kRoleThreads);
     ptx::wgmma_wait<0>();
     ptx::wgmma_tie(next_);
 #pragma unroll

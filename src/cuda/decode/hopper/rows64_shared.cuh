@@ -13,13 +13,14 @@ inline constexpr int kFinder = static_cast<int>(Role::kRight) * kRoleThreads;  /
 
 // Named barriers; 0 is __syncthreads. Who comes: + waits, - only arrives. Threads are whole warpgroups, so every count
 // is 128 a role.
-inline constexpr int kScoresBarrier = 1;       // + scores
-inline constexpr int kLeftBarrier = 2;         // + left
-inline constexpr int kRightBarrier = 3;        // + right
-inline constexpr int kLeftPBarrier = 4;        // - scores, + left: P and the factors of a block are there
-inline constexpr int kRightPBarrier = 5;       // - scores, + right: the same
-inline constexpr int kPFreeBarrier = 6;        // + scores, - left, - right: P and the factors may be overwritten
-inline constexpr int kScoresDoneBarrier = 7;   // - scores, + right: the scores of the block after this one are complete
+inline constexpr int kScoresBarrier = 1;  // + scores
+inline constexpr int kLeftBarrier = 2;    // + left
+inline constexpr int kRightBarrier = 3;   // + right
+inline constexpr int kLeftPBarrier = 4;   // - scores, + left: P and the factors of a block are there
+inline constexpr int kRightPBarrier = 5;  // - scores, + right: the same
+inline constexpr int kPFreeBarrier = 6;   // + scores, - left, - right: P and the factors may be overwritten
+inline constexpr int kScoresAskedBarrier =
+    7;  // - scores, + right: the scores of the block after this one are asked for
 inline constexpr int kSegmentDoneBarrier = 8;  // - scores, + left, + right: the inverse row sums are there
 
 __device__ __forceinline__ uint32_t lane() { return threadIdx.x % 32; }

@@ -271,7 +271,7 @@ __device__ __forceinline__ void values_role(const DecodeKernelParams& p, const C
       values.rescale();
       if (ends && segment.key_end() % kBlockKeys != 0) values.clear_rows(unit, segment.key_end() % kBlockKeys);
       // One half of the values leaves the tensor cores to the scores, so that these do not fall behind.
-      if (!left && !ends) ptx::named_barrier_sync(kScoresDoneBarrier, 2 * kRoleThreads);
+      if (!left && !ends) ptx::named_barrier_sync(kScoresAskedBarrier, 2 * kRoleThreads);
       values.begin_product(unit);
       // P is there: the scores of its block are complete, and so its rotating part is free.
       if (left) copies.copy_rope(slot);
