@@ -83,7 +83,7 @@ TEST(CudaTileCost, SmallestTileWhereProductsAreDear) {
 TEST(CudaTileCost, TakesAnyCall) {
   for (int64_t rows : {1, 17, 33, 129, 4096, 1 << 24}) {
     for (int64_t requests : {0, 1, 133, 70000}) {
-      for (int64_t keys : {0, 1, 65, 1 << 20, 2147483647}) {
+      for (int64_t keys : {0, 1, 65, 1 << 20, 2147483647}) {  // up to 2^40 rows in all and 2^31 keys
         for (int blocks : {1, 78, 100, 132, 192}) {
           const TileCall call{rows, requests, keys, blocks};
           EXPECT_GE(cheapest_tile(call), std::min<int64_t>(rows, 8));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "core/check.h"
 #include "core/text.h"
 #include "cuda/decode/hopper/few_rows_layout.h"
 #include "cuda/decode/hopper/rows64_layout.h"
@@ -101,7 +102,7 @@ int64_t deciding_rows(const DecodeShape& shape, const DeviceInfo& device, bool b
   if (batch_invariant || shape.ragged_q) return rows;
   return cheapest_tile({.rows = rows,
                         .requests = shape.batch,
-                        .keys = shape.table_width * shape.page_size,
+                        .keys = std::min(shape.table_width * shape.page_size, kMaxCount),
                         .multiprocessors = device.multiprocessors});
 }
 
@@ -228,7 +229,8 @@ std::string decode_reason(const DecodeShape& shape, const DeviceInfo& device, co
                           const DecodeEntry& entry) {
   if (!selection.named.empty()) return "it was asked for";
   const int64_t rows = rows_per_request(shape, selection.batch_invariant);
-  const bool estimated = entry.family == Family::kHopper && !selection.batch_invariant && !shape.ragged_q && rows > 16;
+  const bool estimated = entry.family == Family::kHopper && !selection.batch_invariant && !shape.ragged_q &&
+                         has_estimate(rows, device.multiprocessors);
   return concat(rows, " query rows a KV head in tiles of ", entry.rows,
                 estimated ? concat(", the cheapest for ", shape.batch, " requests of at most ",
                                    shape.table_width * shape.page_size, " keys")

@@ -44,7 +44,9 @@ constexpr double tile_cost_us(const TileCost& tile, const TileCall& call) {
   const int64_t lanes = beside ? tiles_of_request : 1;
   const int64_t positions = blocks / lanes;
   const int64_t tiles = call.requests * (beside ? 1 : tiles_of_request);  // of a lane
-  const int64_t tile_units = std::max<int64_t>((call.keys + kUnitKeys - 1) / kUnitKeys, 1);
+  constexpr int64_t kMostUnits = int64_t{1}
+                                 << 20;  // of a tile: beyond it no order changes, and products stay in 64 bits
+  const int64_t tile_units = std::clamp<int64_t>((call.keys + kUnitKeys - 1) / kUnitKeys, 1, kMostUnits);
   const int64_t units = tiles * tile_units;
   int64_t longest = (units + positions - 1) / positions;  // units of a slice
   const int64_t whole = (tiles + positions - 1) / positions * tile_units;
@@ -65,9 +67,14 @@ constexpr double tile_cost_us(const TileCost& tile, const TileCall& call) {
   return tile.rows > 16 && tiles_of_request * tile.rows >= 2 * call.rows ? kEmptyRows * us : us;
 }
 
-// Rows of the tile. Up to 16 rows the smallest one that holds them.
+// Up to 16 rows the smallest tile that holds them is right anyway.
+constexpr bool has_estimate(int64_t rows, int multiprocessors) {
+  return rows > 16 && multiprocessors >= kLeastMultiprocessors;
+}
+
+// Rows of the tile; without an estimate those of the request.
 constexpr int64_t cheapest_tile(const TileCall& call) {
-  if (call.rows <= 16 || call.multiprocessors < kLeastMultiprocessors) return call.rows;
+  if (!has_estimate(call.rows, call.multiprocessors)) return call.rows;
   constexpr int64_t kMostEights = 8;  // tiles of 8 rows a request: more of them were not measured
   int64_t best = 0;
   double least_us = 0;

@@ -30,8 +30,8 @@
 //   P             scores -> left and right. S of block j is complete too, and its rotating part may be overwritten.
 //   scores asked  all products of S of block j + 1 are asked for -> right. Not at the last block of a segment.
 //   segment done  scores: the sums are there -> left and right, before they give P of the last block free. They are
-//   read
-//                 later; the next segment's go to another place, and those of the one after it wait for P of the next.
+//                 read later; the next segment's go to another place, and those of the one after it wait for P of the
+//                 next.
 //   visit_noted[8]
 //                 the thread of the right half that walks the slice -> all, several segments ahead.
 #pragma once
