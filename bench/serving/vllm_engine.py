@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import random
+import statistics
 import sys
 import time
 import traceback
@@ -112,6 +113,8 @@ class Engine:
             "start_s": round(self.start_seconds, 1),
             "vllm_version": vllm.__version__,
             "torch_version": torch.__version__,
+            "cpus": os.cpu_count(),
+            "cpu_threads": torch.get_num_threads(),
             "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
             **self._cache(),
         }
@@ -166,26 +169,37 @@ class Engine:
         """Tokens a second of `batch` requests that decode together, over all steps and for each chunk of steps."""
         engine, scheduler = self.llm.llm_engine, self.core.scheduler
         prompts = self._prompts(batch, context)
-        self.llm.generate(prompts, self._sampling(1), use_tqdm=False)  # cached again, if ttft's prompts took their place
+        # Cached again where other tokens have taken their place. Computed among the decode steps below, the last prompt
+        # could have its first token after the first request's last one.
+        self.llm.generate(prompts, self._sampling(1), use_tqdm=False)
         self.llm.enqueue(prompts, self._sampling(steps + EXTRA_TOKENS), use_tqdm=False)
         marks: list[tuple[float, int]] = []  # seconds, tokens so far
+        used: list[float] = []  # CPU seconds
         while engine.has_unfinished_requests():
             engine.step()
             now = time.perf_counter()
             counts = [request.num_output_tokens for request in scheduler.running]
             if len(counts) == batch and min(counts) > 0:
                 marks.append((now, sum(counts)))
-        marks = marks[SETTLING_STEPS:]
-        if len(marks) < steps // 2:
-            raise RuntimeError(f"only {len(marks)} of {steps} steps had all {batch} requests: their cache does not fit")
+                used.append(time.process_time())
+        marks, used = marks[SETTLING_STEPS:], used[SETTLING_STEPS:]
+        if len(marks) < max(steps // 2, 3):
+            raise RuntimeError(
+                f"only {len(marks)} of {steps} steps, the first {SETTLING_STEPS} left out, had all {batch} requests: "
+                "their cache does not fit, or there are too few steps"
+            )
         chunks = [*marks[::CHUNK], *([marks[-1]] if len(marks) <= CHUNK else [])]
         rates = [(later[1] - now[1]) / (later[0] - now[0]) for now, later in itertools.pairwise(chunks)]
+        times = [1e3 * (later[0] - now[0]) for now, later in itertools.pairwise(marks)]
+        tenths = statistics.quantiles(times, n=10)
         (first, before), (last, after) = marks[0], marks[-1]
         return {
             "tokens_per_s": (after - before) / (last - first),
             "chunk_tokens_per_s": [round(rate, 1) for rate in rates],
             "steps": len(marks) - 1,
             "tokens": after - before,
+            "step_ms": [round(time_, 3) for time_ in (tenths[0], statistics.median(times), tenths[-1])],
+            "cpu_share": round((used[-1] - used[0]) / (last - first), 2),
         }
 
     def ttft(self, context: int) -> dict[str, Any]:

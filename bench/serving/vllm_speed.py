@@ -1,7 +1,8 @@
 """How fast vLLM serves DeepSeek-V2-Lite on one GPU: with flashmla, with its own MLA back ends, and without MLA.
 
     python bench/serving/vllm_speed.py --out speed.json --waves ours,FLASH_ATTN_MLA,FLASHMLA ours,TRITON_MLA,MHA
-    python bench/serving/vllm_speed.py --out eager.json --waves ours,FLASH_ATTN_MLA,MHA --eager --steps 24
+    python bench/serving/vllm_speed.py --out mha.json --waves MHA ours --batches 64 --contexts 4096
+    python bench/serving/vllm_speed.py --out eager.json --waves ours,FLASH_ATTN_MLA,MHA --eager --steps 48
     python bench/serving/vllm_speed.py --out tokens.json --check-tokens
 
 Wants torch, vLLM (0.22 is what it was written against) and flashmla with its GPU kernels on the path; no network.
@@ -12,13 +13,17 @@ bf16, pages of 64 tokens. What computes is read off the layers: a back end that 
 error, not a figure.
 
 - decode_tokens_per_s: requests decode together. Time runs from the step in which the last of them has its first token
-  to the step before one ends. Prompts come out of the prefix cache, which is filled before.
+  to the step before one ends. Prompts come out of the prefix cache, which is filled before each measurement.
+- step_ms and cpu_share, with each sample: how long steps took (10th, 50th, 90th percentile), and the CPU seconds of the
+  process in a second. Eager, the host decides: figures of back ends can be compared only where these hold still.
 - ttft_ms: from a prompt that is new to the engine to its first token; one request alone.
 - kv_bytes_per_token: of the cache that the engine has made, over all layers.
 
 Back ends of a wave have a process each. They start at once, since that takes longest; then they measure in turns, one
 at a time, and the others wait without work. Waves follow one another. Results are written after each measurement. A
-case whose tokens do not fit beside the other processes of the wave is left out and listed under "skipped".
+case whose tokens do not fit beside the other processes of the wave is left out and listed under "skipped", and a back
+end without any case is not started. Without MLA the cache of 64 requests of 4,096 tokens takes 84 GiB: on a GPU of 140
+GiB that wants a wave of its own, as in the second line above.
 
 --check-tokens compares greedy tokens and their log-probabilities on a tiny DeepSeek-V2 with random weights on disk.
 Back ends round in different ways, in bf16 more than with --dtype float16, and sequences part where two tokens are about
@@ -43,7 +48,8 @@ import tempfile
 import time
 from typing import Any
 
-from vllm_engine import BACK_ENDS, EXTRA_TOKENS, OURS, PAGE, work
+from vllm_engine import BACK_ENDS, OURS, PAGE, work
+from vllm_plan import GIB, longest_request, plan_caches, tokens_of
 
 SCRIPT = pathlib.Path(__file__).resolve()
 ROOT = SCRIPT.parents[2]
@@ -56,10 +62,9 @@ ENVIRONMENT = {
     "TRANSFORMERS_OFFLINE": "1",
     "PYTHONUNBUFFERED": "1",
 }
+# Where the caller's environment says nothing. vLLM sets it for several GPUs alone; here processes share the cores.
+DEFAULTS = {"OMP_NUM_THREADS": "1"}
 MEASURING_SHARE = 0.3  # of a wave's time that start may not take
-RESERVE_GIB = 3.5  # of a process, beside weights and cache: the CUDA context, activations, graphs
-LEAST_TOKENS = 8192  # of a cache in which no case fits
-GIB = 2**30
 
 
 class Worker:
@@ -68,6 +73,7 @@ class Worker:
         self.pending = b""
         self.error: str | None = None
         environment = {
+            **DEFAULTS,
             **os.environ,
             **ENVIRONMENT,
             "VLLM_MLA_DISABLE": "0" if BACK_ENDS[name].mla else "1",
@@ -141,71 +147,6 @@ def start_wave(names: list[str], specs: list[dict[str, Any]], logs: pathlib.Path
     return workers
 
 
-def kv_bytes_of(config: dict[str, Any], mla: bool) -> int:
-    """Bytes of the cache for one token, in bf16."""
-    if mla:
-        values = config["kv_lora_rank"] + config["qk_rope_head_dim"]
-    else:  # vLLM pads values to the width of keys
-        values = 2 * config["num_key_value_heads"] * (config["qk_nope_head_dim"] + config["qk_rope_head_dim"])
-    return 2 * values * config["num_hidden_layers"]
-
-
-def weight_gib_of(config: dict[str, Any]) -> float:
-    """Of a DeepSeek-V2 without a latent for queries, in bf16."""
-    c, hidden = config, config["hidden_size"]
-    heads, latent = c["num_attention_heads"], c["kv_lora_rank"]
-    attention = (
-        heads * (c["qk_nope_head_dim"] + c["qk_rope_head_dim"]) * hidden + (latent + c["qk_rope_head_dim"]) * hidden
-    )
-    attention += heads * (c["qk_nope_head_dim"] + c["v_head_dim"]) * latent + heads * c["v_head_dim"] * hidden
-    dense = c["first_k_dense_replace"]
-    expert = 3 * hidden * c["moe_intermediate_size"]
-    moe = (c["n_routed_experts"] + c["n_shared_experts"]) * expert + c["n_routed_experts"] * hidden
-    layers = c["num_hidden_layers"]
-    values = layers * attention + dense * 3 * hidden * c["intermediate_size"] + (layers - dense) * moe
-    return 2 * (values + 2 * c["vocab_size"] * hidden) / GIB
-
-
-def tokens_of(batch: int, context: int, steps: int) -> int:
-    """Tokens in the pages of a case."""
-    return batch * -(-(context + steps + EXTRA_TOKENS) // PAGE) * PAGE
-
-
-def gpu_gib() -> float | None:
-    """Memory of the first GPU that is free, without a CUDA context in this process."""
-    with contextlib.suppress(OSError, subprocess.CalledProcessError, ValueError, IndexError):
-        query = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
-        return float(subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]) / 1024
-    return None
-
-
-def cache_tokens(cases: list[tuple[int, int]], steps: int) -> int:
-    """Of a cache for each of the cases, and for a prompt that does not displace theirs."""
-    spare = tokens_of(1, max(context for _, context in cases), 0)
-    return max(tokens_of(batch, context, steps) for batch, context in cases) + spare + 2 * PAGE
-
-
-def plan_caches(
-    names: list[str], config: dict[str, Any], cases: list[tuple[int, int]], options: argparse.Namespace
-) -> dict[str, int]:
-    """Bytes of each worker's cache: MLA has all that the cases want, MHA that of the cases for which there is room."""
-    size_of = {name: kv_bytes_of(config, BACK_ENDS[name].mla) for name in names}
-    sizes = {name: cache_tokens(cases, options.steps) * size_of[name] for name in names}
-    given = {name: int(gib * GIB) for name, gib in options.kv_gib if name in sizes}
-    sizes.update(given)
-    free = options.gpu_gib or gpu_gib()
-    others = [name for name in names if not BACK_ENDS[name].mla and name not in given]
-    if free is not None and others:
-        taken = len(names) * (weight_gib_of(config) + RESERVE_GIB)
-        left = (free - taken) * GIB - sum(size for name, size in sizes.items() if name not in others)
-        for name in others:
-            room = left / len(others) / size_of[name]
-            fitting = [case for case in cases if cache_tokens([case], options.steps) <= room]
-            # Without any the process says so; alone in a wave of its own, it has the memory of the others too.
-            sizes[name] = (cache_tokens(fitting, options.steps) if fitting else LEAST_TOKENS) * size_of[name]
-    return sizes
-
-
 def summary(
     samples: list[dict[str, Any]], facts: dict[str, dict[str, Any]], options: argparse.Namespace
 ) -> list[dict[str, Any]]:
@@ -266,14 +207,21 @@ def run_wave(
     config = json.loads((options.model / "config.json").read_text())
     cases = [(batch, context) for context in options.contexts for batch in options.batches]
     sizes = plan_caches(names, config, cases, options)
+    for name in names:
+        if name not in sizes:
+            say(f"wave {number}: no room for {name}: left out")
+            place = {"wave": number, "backend": name, "reason": "the GPU has no room for its cache in this wave"}
+            state["skipped"] += [{**place, "batch": batch, "context": context} for batch, context in cases]
+    names = [name for name in names if name in sizes]
+    if not names:
+        return
     say(f"wave {number}: " + ", ".join(f"{name} with {sizes[name] / GIB:.1f} GiB of cache" for name in names))
-    max_len = max(options.max_model_len, max(options.contexts) + options.steps + EXTRA_TOKENS)
     mode = "eager" if options.eager else "graphs"
     specs = [
         {
             "tag": f"wave{number}-{mode}", "model": str(options.model), "load_format": "dummy",
-            "weights": options.weights, "eager": options.eager, "batches": options.batches, "max_model_len": max_len,
-            "kv_bytes": sizes[name], "dtype": "bfloat16",
+            "weights": options.weights, "eager": options.eager, "batches": options.batches,
+            "max_model_len": longest_request(options), "kv_bytes": sizes[name], "dtype": "bfloat16",
         }
         for name in names
     ]  # fmt: skip
