@@ -203,6 +203,20 @@ INSTANTIATE_TEST_SUITE_P(
         BadAppend{"slots_not_given", [](auto& p) { p.slot_mapping = {}; }, kInvalid, {"slot_mapping"}},
         BadAppend{"latent_null", [](auto& p) { p.latent.data = nullptr; }, kInvalid, {"latent: got a null pointer"}},
         BadAppend{"cache_null", [](auto& p) { p.kv_cache.data = nullptr; }, kInvalid, {"kv_cache: got a null pointer"}},
+        BadAppend{"status_dtype",
+                  [](auto& p) {
+                    static int64_t code = 0;
+                    p.status = TensorView::contiguous(&code, DType::kInt64, {1});
+                  },
+                  kInvalid,
+                  {"status: got dtype int64", "want dtype int32"}},
+        BadAppend{"status_on_the_cpu",
+                  [](auto& p) {
+                    static int32_t code = 0;
+                    p.status = TensorView::contiguous(&code, DType::kInt32, {1});
+                  },
+                  StatusCode::kUnsupported,
+                  {"status: got a tensor in a call on the CPU", "supported: calls on CUDA"}},
         BadAppend{"page_0", [](auto& p) { p.kv_cache.shape[1] = 0; }, kInvalid, {"kv_cache", "page = 0"}}),
     bad_append_name);
 

@@ -229,6 +229,24 @@ const std::vector<BadCall> kLayouts = {
      [](DecodeParams& p) { p.out.stride[2] = 0; },
      kInvalid,
      {"out: got stride 0 of dimension 2 (size 4)", "do not overlap"}},
+    {"status_dtype",
+     [](DecodeParams& p) {
+       static int64_t code = 0;
+       p.status = TensorView::contiguous(&code, DType::kInt64, {1});
+     },
+     kInvalid,
+     {"status: got dtype int64", "want dtype int32"}},
+    {"status_shape",
+     [](DecodeParams& p) {
+       static int32_t codes[2];
+       p.status = TensorView::contiguous(codes, DType::kInt32, {2});
+     },
+     kInvalid,
+     {"status: got shape [2]", "[1]"}},
+    {"status_null",
+     [](DecodeParams& p) { p.status = TensorView::contiguous(nullptr, DType::kInt32, {1}); },
+     kInvalid,
+     {"status: got a null pointer"}},
     {"lse_overlaps",
      [](DecodeParams& p) { p.lse.stride[1] = 0; },
      kInvalid,

@@ -73,6 +73,17 @@ TEST(ValueError, TokenStarts) {
   }
 }
 
+// What `status` would say is an error of the call there.
+TEST(ValueError, StatusIsForCuda) {
+  DecodeProblem problem(value_case());
+  int32_t code = -99;
+  problem.params().status = TensorView::contiguous(&code, DType::kInt32, {1});
+  expect_refused(
+      problem, StatusCode::kUnsupported,
+      {"status: got a tensor in a call on the CPU", "supported: calls on CUDA", "errors of the call itself"});
+  EXPECT_EQ(code, -99);
+}
+
 TEST(ValueError, Workspace) {
   DecodeCase c = value_case();
   c.requests = cases::make_requests(4, 2000, cases::Lengths::kEqual, 1);

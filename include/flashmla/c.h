@@ -41,6 +41,16 @@ enum {
   FLASHMLA_INTERNAL = 7
 };
 
+// What the optional `status` of decode and append_kv receives, as in flashmla/status.h: of several faults the highest.
+typedef int32_t flashmla_bad_value;
+enum {
+  FLASHMLA_BAD_NONE = 0,
+  FLASHMLA_BAD_PAGE_ID = 1,      // a page-table entry that a length uses lies outside the cache: its keys are masked
+  FLASHMLA_BAD_TOKEN_START = 2,  // cu_seqlens_q does not begin with 0, falls, or rises above total_q: clamped
+  FLASHMLA_BAD_SEQ_LEN = 3,      // a length below 0 or above width * page: clamped
+  FLASHMLA_BAD_SLOT = 4  // a slot at or past pages * page_size: the token is skipped (a negative one is no fault)
+};
+
 typedef int32_t flashmla_dtype;
 enum {
   FLASHMLA_FLOAT32 = 0,
@@ -126,6 +136,7 @@ typedef struct flashmla_decode_params {
   flashmla_kv_format kv_format;
   int32_t reserved;                        // 0
   const flashmla_decode_options* options;  // null: defaults
+  flashmla_tensor status;  // optional int32 [1] on the device, CUDA only: receives a flashmla_bad_value, 0 too
 } flashmla_decode_params;
 #define FLASHMLA_DECODE_PARAMS_INIT \
   { .struct_size = sizeof(flashmla_decode_params) }
@@ -205,7 +216,8 @@ typedef struct flashmla_append_kv_params {
   flashmla_tensor slot_mapping;  // int64 [T]: page * page_size + place in the page; negative: skip this token
   flashmla_tensor kv_cache;      // [pages, page, d_v + d_rope] or [pages, page, 1, d_v + d_rope]
   flashmla_kv_format kv_format;
-  int32_t reserved;  // 0
+  int32_t reserved;        // 0
+  flashmla_tensor status;  // optional int32 [1] on the device, CUDA only: receives a flashmla_bad_value, 0 too
 } flashmla_append_kv_params;
 #define FLASHMLA_APPEND_KV_PARAMS_INIT \
   { .struct_size = sizeof(flashmla_append_kv_params) }
@@ -274,7 +286,8 @@ FLASHMLA_API flashmla_status flashmla_prefill(const flashmla_prefill_params* par
                                               int64_t workspace_bytes, const flashmla_context* context);
 
 // Writes new tokens into the cache. Of duplicate slots one wins. Errors: INVALID_ARGUMENT, UNSUPPORTED (fp8 formats),
-// OUT_OF_RANGE (a slot at or past pages * page_size: nothing is written then), NOT_FOUND.
+// OUT_OF_RANGE (CPU: a slot at or past pages * page_size: nothing is written then; a GPU skips the token and tells
+// `status`), NOT_FOUND.
 FLASHMLA_API flashmla_status flashmla_append_kv(const flashmla_append_kv_params* params,
                                                 const flashmla_context* context);
 

@@ -16,10 +16,12 @@ struct AppendKvParams {
   ConstTensorView slot_mapping{};
   TensorView kv_cache{};  // [pages, page, d_v + d_rope] or [pages, page, 1, d_v + d_rope]
   KvFormat kv_format = KvFormat::kFromDType;
+  // Optional int32 [1] on the device, CUDA only: receives a BadValue (status.h), kNone too, in stream order.
+  TensorView status{};
 };
 
 // Of duplicate slots one wins. Errors: kInvalidArgument, kUnsupported (fp8 formats), kOutOfRange (a slot at or past
-// pages * page_size: nothing is written then).
+// pages * page_size: nothing is written then; a GPU skips the token and tells `status`).
 FLASHMLA_API Status append_kv(const AppendKvParams& params, const Context& context = {});
 
 }  // namespace flashmla

@@ -49,6 +49,9 @@ struct DecodeParams {
   TensorView out{};
   // fp32 [b, h_q, s_q] or [h_q, total_q], free strides: natural log of the sum of exp(scaled scores). May be left out.
   TensorView lse{};
+  // Optional int32 [1] on the device, CUDA only: receives a BadValue (status.h), kNone too, in stream order. What bad
+  // values do to the result is the same with and without it; with it, two small kernels run first.
+  TensorView status{};
   int64_t latent_dim = 512;  // d_v
   // The model's scale, YaRN factor included (docs/math.md). Required: there is no default.
   float softmax_scale = std::numeric_limits<float>::quiet_NaN();
@@ -95,8 +98,8 @@ FLASHMLA_API Result<KernelChoice> explain_decode(const DecodeShape& shape, const
 
 // Runs the attention. Allocates nothing, keeps no state; thread-safe with distinct workspaces and outputs.
 // Errors: kInvalidArgument (shapes, strides, dtypes, alignment, scale), kUnsupported (names the missing feature),
-// kOutOfRange (CPU: a length below 0 or above width * page, a used page id outside the cache), kWorkspaceTooSmall,
-// kNotFound.
+// kOutOfRange (CPU: a length below 0 or above width * page, a used page id outside the cache; a GPU clamps the length,
+// masks the keys and tells `status`), kWorkspaceTooSmall, kNotFound.
 FLASHMLA_API Status decode(const DecodeParams& params, Workspace workspace, const Context& context = {});
 
 }  // namespace flashmla

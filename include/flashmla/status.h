@@ -21,6 +21,17 @@ enum class StatusCode : int32_t {
   kInternal = 7,
 };
 
+// What the optional `status` of DecodeParams and AppendKvParams receives. A call on a GPU cannot return an error for a
+// value that only the device sees. Of several faults the highest code is written: a wrong length makes the garbage past
+// the right one look like page ids.
+enum class BadValue : int32_t {
+  kNone = 0,
+  kPageId = 1,      // a page-table entry that a length uses lies outside the cache: its keys are masked
+  kTokenStart = 2,  // cu_seqlens_q does not begin with 0, falls, or rises above total_q: clamped
+  kSeqLen = 3,      // a length below 0 or above width * page: clamped
+  kSlot = 4,        // a slot at or past pages * page_size: the token is skipped (a negative slot is no fault)
+};
+
 FLASHMLA_API const char* status_code_name(StatusCode code) noexcept;
 
 // A code and, unless ok, a text that names the argument, what was got, what is wanted and what is supported.

@@ -26,6 +26,12 @@ Status check_workspace(const Workspace& workspace, int64_t need) {
   return {};
 }
 
+Status check_status_place(const TensorView& status, const Context& context) {
+  if (!status.given() || context.device.type != DeviceType::kCPU) return {};
+  return unsupported("status", "a tensor in a call on the CPU",
+                     "calls on CUDA (on the CPU bad values are errors of the call itself)");
+}
+
 }  // namespace
 
 Result<int64_t> workspace_bytes(const DecodeShape& shape, const DecodeOptions& options, const Context& context) {
@@ -52,6 +58,7 @@ Status decode(const DecodeParams& params, Workspace workspace, const Context& co
   return guarded([&]() -> Status {
     const Result<DecodeShape> shape = checked_decode_shape(params);
     if (!shape.ok()) return shape.status();
+    FLASHMLA_RETURN_IF_ERROR(check_status_place(params.status, context));
     return ask_backends(context, [&](const Backend& backend) -> Status {
       const Result<int64_t> need = backend.decode_workspace_bytes(shape.value(), params.options, context);
       if (!need.ok()) return need.status();
@@ -97,6 +104,7 @@ Status append_kv(const AppendKvParams& params, const Context& context) {
   return guarded([&]() -> Status {
     const Result<AppendShape> shape = append_shape(params);
     if (!shape.ok()) return shape.status();
+    FLASHMLA_RETURN_IF_ERROR(check_status_place(params.status, context));
     return ask_backends(context, [&](const Backend& backend) { return backend.append_kv(params, context); });
   });
 }

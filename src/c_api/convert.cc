@@ -22,12 +22,10 @@ constexpr size_t kMergeParamsFirstSize = 496;
 static_assert(sizeof(void*) == 8 && sizeof(flashmla_tensor) == 80);
 static_assert(sizeof(flashmla_context) == kContextFirstSize);
 static_assert(sizeof(flashmla_decode_options) == kOptionsFirstSize);
-static_assert(sizeof(flashmla_decode_params) == kDecodeParamsFirstSize);
 static_assert(sizeof(flashmla_decode_shape) == kDecodeShapeFirstSize);
 static_assert(sizeof(flashmla_prefill_params) == kPrefillParamsFirstSize);
 static_assert(sizeof(flashmla_prefill_shape) == kPrefillShapeFirstSize);
 static_assert(sizeof(flashmla_kernel_choice) == kKernelChoiceFirstSize);
-static_assert(sizeof(flashmla_append_kv_params) == kAppendParamsFirstSize);
 static_assert(sizeof(flashmla_merge_states_params) == kMergeParamsFirstSize);
 
 Status check_bool(std::string_view argument, int32_t value) {
@@ -106,6 +104,7 @@ Result<DecodeParams> decode_params_from_c(const flashmla_decode_params* params) 
                       .cu_seqlens_q = input(c.cu_seqlens_q),
                       .out = output(c.out),
                       .lse = output(c.lse),
+                      .status = output(c.status),
                       .latent_dim = c.latent_dim,
                       .softmax_scale = c.softmax_scale,
                       .causal = c.causal != 0,
@@ -177,7 +176,8 @@ Result<AppendKvParams> append_params_from_c(const flashmla_append_kv_params* par
                         .rope = input(c.rope),
                         .slot_mapping = input(c.slot_mapping),
                         .kv_cache = output(c.kv_cache),
-                        .kv_format = static_cast<KvFormat>(c.kv_format)};
+                        .kv_format = static_cast<KvFormat>(c.kv_format),
+                        .status = output(c.status)};
 }
 
 Result<MergeStatesParams> merge_params_from_c(const flashmla_merge_states_params* params) {

@@ -21,6 +21,12 @@ static_assert(equal(FLASHMLA_NOT_FOUND, StatusCode::kNotFound));
 static_assert(equal(FLASHMLA_OUT_OF_MEMORY, StatusCode::kOutOfMemory));
 static_assert(equal(FLASHMLA_INTERNAL, StatusCode::kInternal));
 
+static_assert(equal(FLASHMLA_BAD_NONE, BadValue::kNone));
+static_assert(equal(FLASHMLA_BAD_PAGE_ID, BadValue::kPageId));
+static_assert(equal(FLASHMLA_BAD_TOKEN_START, BadValue::kTokenStart));
+static_assert(equal(FLASHMLA_BAD_SEQ_LEN, BadValue::kSeqLen));
+static_assert(equal(FLASHMLA_BAD_SLOT, BadValue::kSlot));
+
 static_assert(equal(FLASHMLA_FLOAT32, DType::kFloat32));
 static_assert(equal(FLASHMLA_FLOAT16, DType::kFloat16));
 static_assert(equal(FLASHMLA_BFLOAT16, DType::kBFloat16));

@@ -132,6 +132,12 @@ Status check_empty_lse(EmptyLse empty_lse) {
   return invalid("empty_lse", concat(static_cast<int32_t>(empty_lse)), "0 (+inf) or 1 (-inf)");
 }
 
+Status check_status_view(const TensorView& status) {
+  if (!status.given()) return {};
+  FLASHMLA_RETURN_IF_ERROR(check_dtype("status", status, DType::kInt32));
+  return check_view("status", status, {{"codes", 1}}, {.written = true});
+}
+
 Result<KvFormat> resolve_kv_format(KvFormat named, const ConstTensorView& cache) {
   const KvFormat format = named == KvFormat::kFromDType ? plain_kv_format(cache.dtype) : named;
   if (format == KvFormat::kFromDType) {

@@ -40,6 +40,8 @@ Status check_width(std::string_view name, int64_t width, int64_t least);
 Status check_heads(int64_t heads_q, int64_t heads_kv);
 Status check_softmax_scale(float scale);
 Status check_empty_lse(EmptyLse empty_lse);
+// The optional `status`: int32 [1].
+Status check_status_view(const TensorView& status);
 // The format that the call names, or that of the cache's dtype, which must be the format's.
 Result<KvFormat> resolve_kv_format(KvFormat named, const ConstTensorView& cache);
 

@@ -108,6 +108,7 @@ Result<DecodeShape> checked_decode_shape(const DecodeParams& params) {
   if (shape.page_size < 1) return invalid("kv_cache", concat("page = ", shape.page_size), "pages of at least 1 token");
   FLASHMLA_RETURN_IF_ERROR(check_heads(shape.heads_q, shape.heads_kv));
   FLASHMLA_RETURN_IF_ERROR(check_cache_side(params, shape));
+  FLASHMLA_RETURN_IF_ERROR(check_status_view(params.status));
   shape.total_q = ragged ? q.shape[0] : 0;
   FLASHMLA_RETURN_IF_ERROR(check_query_side(params, shape));
   if (!ragged) shape.total_q = shape.batch * shape.seq_q;  // both checked to be at most kMaxCount: no overflow

@@ -55,6 +55,7 @@ Result<AppendShape> append_shape(const AppendKvParams& params) {
   if (params.rope.given()) {
     FLASHMLA_RETURN_IF_ERROR(check_append_input("rope", params.rope, shape, {"d_rope", kAny}));
   }
+  FLASHMLA_RETURN_IF_ERROR(check_status_view(params.status));
   return shape;
 }
 

@@ -3,6 +3,7 @@
 #include "core/host_cache.h"
 #include "core/text.h"
 #include "cuda/cache/cache.h"
+#include "cuda/check_values.h"
 #include "cuda/decode/decode.h"
 #include "cuda/decode/tensor_map.h"
 #include "cuda/device.h"
@@ -60,6 +61,7 @@ class CudaBackend final : public Backend {
     if (!planned.ok()) return planned.status();
     const auto& [device, entry] = planned.value();
     const cuda::DeviceGuard guard(device->index);
+    if (params.status.given()) FLASHMLA_RETURN_IF_ERROR(cuda::launch_check(params, shape, *device, context.stream));
     FLASHMLA_RETURN_IF_ERROR(cuda::launch_decode(params, shape, *entry, *device, workspace, context.stream));
     return cuda::synchronize_if_asked("decode", context.stream);
   }
@@ -73,6 +75,8 @@ class CudaBackend final : public Backend {
     const Result<const cuda::DeviceInfo*> device = cuda::device_of(context);
     if (!device.ok()) return device.status();
     const cuda::DeviceGuard guard(device.value()->index);
+    if (params.status.given())
+      FLASHMLA_RETURN_IF_ERROR(cuda::launch_check(params, shape, *device.value(), context.stream));
     FLASHMLA_RETURN_IF_ERROR(cuda::launch_append(params, shape, *device.value(), context.stream));
     return cuda::synchronize_if_asked("append_kv", context.stream);
   }

@@ -132,6 +132,8 @@ TEST_F(CApiFields, Decode) {
   call.params.cu_seqlens_q = tensor(starts.data(), FLASHMLA_INT32, {3});
   call.params.out = tensor(call.out.data(), FLASHMLA_FLOAT32, {2, 2, SmallCall::kLatent});
   call.params.lse = tensor(call.lse.data(), FLASHMLA_FLOAT32, {2, 2});
+  int32_t code = 0;
+  call.params.status = tensor(&code, FLASHMLA_INT32, {1});
   const AlignedMemory workspace = aligned_memory(512);
   ASSERT_EQ(flashmla_decode(&call.params, workspace.get(), 512, &call.context), FLASHMLA_OK) << flashmla_last_error();
 
@@ -145,6 +147,7 @@ TEST_F(CApiFields, Decode) {
   expect_view(got.cu_seqlens_q, call.params.cu_seqlens_q);
   expect_view(got.out, call.params.out);
   expect_view(got.lse, call.params.lse);
+  expect_view(got.status, call.params.status);
   EXPECT_EQ(got.latent_dim, SmallCall::kLatent);
   EXPECT_EQ(got.softmax_scale, 0.25F);
   EXPECT_TRUE(got.causal);
@@ -275,12 +278,15 @@ TEST_F(CApiFields, AppendKv) {
   params.slot_mapping = tensor(slots.data(), FLASHMLA_INT64, {2});
   params.kv_cache = call.params.kv_cache;
   params.kv_format = FLASHMLA_KV_FP32;
+  int32_t code = 0;
+  params.status = tensor(&code, FLASHMLA_INT32, {1});
   ASSERT_EQ(flashmla_append_kv(&params, &call.context), FLASHMLA_OK) << flashmla_last_error();
   expect_context();
   expect_view(record().append.latent, params.latent);
   expect_view(record().append.rope, params.rope);
   expect_view(record().append.slot_mapping, params.slot_mapping);
   expect_view(record().append.kv_cache, params.kv_cache);
+  expect_view(record().append.status, params.status);
   EXPECT_EQ(record().append.kv_format, KvFormat::kFP32);
 }
 

@@ -81,10 +81,12 @@ struct LargerThan {
   int64_t later[2] = {0, 0};
 };
 
+constexpr size_t kFirstDecodeParams = 680;  // before the struct grew
+
 TEST(CApiStructSize, ZeroTooSmallOddAndAbsurdSizesAreRefused) {
   SmallCall call;
-  for (const size_t size : {size_t{0}, size_t{8}, sizeof(flashmla_decode_params) - 8,
-                            sizeof(flashmla_decode_params) + 4, size_t{5000}, ~size_t{0}}) {
+  for (const size_t size :
+       {size_t{0}, size_t{8}, kFirstDecodeParams - 8, sizeof(flashmla_decode_params) + 4, size_t{5000}, ~size_t{0}}) {
     SCOPED_TRACE(size);
     call.params.struct_size = size;
     EXPECT_EQ(call.decode(), FLASHMLA_INVALID_ARGUMENT);
@@ -134,8 +136,19 @@ TEST(CApiStructSize, NewerCallersRunWhenTheirLaterFieldsAreZero) {
   larger.later[1] = 1;
   EXPECT_EQ(flashmla_decode(&larger.known, workspace.get(), 1 << 16, &call.context), FLASHMLA_UNSUPPORTED);
   const std::string text = flashmla_last_error();
-  EXPECT_NE(text.find("struct_size 696 with a non-zero byte at offset 688"), std::string::npos) << text;
-  EXPECT_NE(text.find("fields up to byte 680"), std::string::npos) << text;
+  EXPECT_NE(text.find("struct_size 776 with a non-zero byte at offset 768"), std::string::npos) << text;
+  EXPECT_NE(text.find("fields up to byte 760"), std::string::npos) << text;
+}
+
+TEST(CApiStructSize, OlderCallersHaveNoStatus) {
+  SmallCall call;
+  int32_t code = -99;
+  call.params.status = tensor(&code, FLASHMLA_INT32, {1});
+  EXPECT_EQ(call.decode(), FLASHMLA_UNSUPPORTED);
+  EXPECT_EQ(std::string(flashmla_last_error()).rfind("status: got a tensor in a call on the CPU", 0), 0U);
+  call.params.struct_size = kFirstDecodeParams;  // what lies behind is not the library's to read
+  EXPECT_EQ(call.decode(), FLASHMLA_OK) << flashmla_last_error();
+  EXPECT_EQ(code, -99);
 }
 
 }  // namespace
