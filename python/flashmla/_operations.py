@@ -128,6 +128,7 @@ def decode(
     dtype: str | None = None,
     kv_format: str | None = None,
     stream: Any = None,
+    status: Any = None,
 ) -> Any:
     """Decode attention over a paged latent (MLA) cache.
 
@@ -163,6 +164,10 @@ def decode(
         kv_format: name of the cache's format; None is the plain format of its dtype.
         stream: stream of GPU arrays that are not torch's, a cudaStream_t as an integer; None is the default stream. With
             such arrays `out` (and `lse`) must be given. Torch tensors run on torch's current stream of their device.
+        status: int32 array `[1]` on the GPU that receives, in the order of the stream, what is wrong with the values of
+            this call: 0 nothing, 1 a page id outside the cache (its keys are masked), 2 `cu_seqlens_q` (clamped), 3 a
+            length (clamped to the table); the highest of several. The result is the same with and without it. On the
+            CPU bad values raise, and `status` is refused.
 
     Returns:
         `out`, or `(out, lse)` with `return_lse`, in the framework of `q`: the arrays passed in, or new ones. `lse` is
@@ -180,11 +185,11 @@ def decode(
         refuse_torch_stream(stream)
         return torch_ops.decode(
             q, kv_cache, page_table, seq_lens, softmax_scale, causal, latent_dim, q_rope, cu_seqlens_q, out, lse,
-            return_lse, empty_lse, splits, batch_invariant, backend, isa, threads, dtype, kv_format,
+            return_lse, empty_lse, splits, batch_invariant, backend, isa, threads, dtype, kv_format, status,
         )  # fmt: skip
     place = Place(
         stream, q=q, kv_cache=kv_cache, page_table=page_table, seq_lens=seq_lens, q_rope=q_rope,
-        cu_seqlens_q=cu_seqlens_q, out=out, lse=lse,
+        cu_seqlens_q=cu_seqlens_q, out=out, lse=lse, status=status,
     )  # fmt: skip
     uint16_is_bf16 = reads_uint16_as_bf16(q, dtype)
     inputs = (
@@ -200,8 +205,9 @@ def decode(
     if lse is None and return_lse:
         lse = results.empty_lse(lse_shape)
     _native.decode(
-        *inputs, place.write("out", out), place.write("lse", lse), softmax_scale, bool(causal), latent_dim,
-        kv_format, empty_lse, splits, bool(batch_invariant), backend, isa, threads, uint16_is_bf16, place.stream,
+        *inputs, place.write("out", out), place.write("lse", lse), place.write("status", status), softmax_scale,
+        bool(causal), latent_dim, kv_format, empty_lse, splits, bool(batch_invariant), backend, isa, threads,
+        uint16_is_bf16, place.stream,
     )  # fmt: skip
     if return_lse:
         return results.hand_out(out), results.hand_out(lse)
@@ -290,6 +296,7 @@ def append_kv(
     dtype: str | None = None,
     kv_format: str | None = None,
     stream: Any = None,
+    status: Any = None,
 ) -> None:
     """Writes new tokens into a paged latent cache, in place.
 
@@ -301,23 +308,25 @@ def append_kv(
         slot_mapping: int64 `[T]`: page * page size + place in the page; negative skips the token. Its length governs.
             Of duplicate slots one wins.
         backend, isa, threads, dtype, kv_format, stream: as for `decode`.
+        status: as for `decode`: 0, or 4 where a slot is past the cache.
 
     Raises:
         ValueError: an argument is wrong, or (on the CPU) a slot is past the cache; nothing is written then. A GPU skips
-            such a slot.
-        NotImplementedError: an fp8 format, or an fp32 cache on a GPU.
+            such a slot, and says so in `status`.
+        NotImplementedError: an fp8 format, an fp32 cache on a GPU, or `status` on the CPU.
     """
     if is_torch(kv_cache):
         from . import torch_ops
 
         refuse_torch_stream(stream)
-        torch_ops.append_kv(latent, rope, kv_cache, slot_mapping, backend, isa, threads, dtype, kv_format)
+        torch_ops.append_kv(latent, rope, kv_cache, slot_mapping, backend, isa, threads, dtype, kv_format, status)
         return
-    place = Place(stream, kv_cache=kv_cache, latent=latent, rope=rope, slot_mapping=slot_mapping)
+    place = Place(stream, kv_cache=kv_cache, latent=latent, rope=rope, slot_mapping=slot_mapping, status=status)
     uint16_is_bf16 = reads_uint16_as_bf16(kv_cache, dtype)
     _native.append_kv(
         place.read("latent", latent), place.read("rope", rope), place.write("kv_cache", kv_cache),
-        place.read("slot_mapping", slot_mapping), kv_format, backend, isa, threads, uint16_is_bf16, place.stream,
+        place.read("slot_mapping", slot_mapping), place.write("status", status), kv_format, backend, isa, threads,
+        uint16_is_bf16, place.stream,
     )  # fmt: skip
 
 

@@ -19,17 +19,19 @@ _DECODE_OPTIONS = (
     "bool batch_invariant, str? backend, str? isa, int threads"
 )
 _DECODE_INPUTS = "Tensor q, Tensor? q_rope, Tensor kv_cache, Tensor page_table, Tensor seq_lens, Tensor? cu_seqlens_q"
+_APPEND_INPUTS = "Tensor latent, Tensor? rope, Tensor(a!) kv_cache, Tensor slot_mapping"
 _MERGE_INPUTS = "Tensor out_a, Tensor lse_a, Tensor out_b, Tensor lse_b"
 _PLACE = "str? backend, str? isa, int threads"
+_STATUS = "Tensor(c!)? status=None"
 _PREFILL_INPUTS = "Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k"
 _PREFILL_OPTIONS = f"float softmax_scale, bool causal, str empty_lse, {_PLACE}"
 
 for _schema in (
     f"decode({_DECODE_INPUTS}, {_DECODE_OPTIONS}) -> (Tensor, Tensor)",
-    f"decode_out({_DECODE_INPUTS}, Tensor(a!) out, Tensor(b!)? lse, {_DECODE_OPTIONS}) -> ()",
+    f"decode_out({_DECODE_INPUTS}, Tensor(a!) out, Tensor(b!)? lse, {_DECODE_OPTIONS}, *, {_STATUS}) -> ()",
     f"prefill({_PREFILL_INPUTS}, {_PREFILL_OPTIONS}) -> (Tensor, Tensor)",
     f"prefill_out({_PREFILL_INPUTS}, Tensor(a!) out, Tensor(b!)? lse, {_PREFILL_OPTIONS}) -> ()",
-    f"append_kv(Tensor latent, Tensor? rope, Tensor(a!) kv_cache, Tensor slot_mapping, str? kv_format, {_PLACE}) -> ()",
+    f"append_kv({_APPEND_INPUTS}, str? kv_format, {_PLACE}, *, {_STATUS}) -> ()",
     f"merge_states({_MERGE_INPUTS}, str empty_lse, {_PLACE}) -> (Tensor, Tensor)",
     f"merge_states_out({_MERGE_INPUTS}, Tensor(a!) out, Tensor(b!) lse, str empty_lse, {_PLACE}) -> ()",
 ):
@@ -93,11 +95,12 @@ def _decode_out(
     out: torch.Tensor,
     lse: torch.Tensor | None,
     *options: Any,
+    status: torch.Tensor | None = None,
 ) -> None:
     _native.decode(
         _capsule("q", q), _capsule("q_rope", q_rope), _capsule("kv_cache", kv_cache),
         _capsule("page_table", page_table), _capsule("seq_lens", seq_lens), _capsule("cu_seqlens_q", cu_seqlens_q),
-        _capsule("out", out), _capsule("lse", lse), *options, *_place(q),
+        _capsule("out", out), _capsule("lse", lse), _capsule("status", status), *options, *_place(q),
     )  # fmt: skip
 
 
@@ -155,11 +158,12 @@ def _prefill_fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any) ->
 
 
 def _append_kv(
-    latent: torch.Tensor, rope: torch.Tensor | None, kv_cache: torch.Tensor, slot_mapping: torch.Tensor, *options: Any
-) -> None:
+    latent: torch.Tensor, rope: torch.Tensor | None, kv_cache: torch.Tensor, slot_mapping: torch.Tensor, *options: Any,
+    status: torch.Tensor | None = None,
+) -> None:  # fmt: skip
     _native.append_kv(
         _capsule("latent", latent), _capsule("rope", rope), _capsule("kv_cache", kv_cache),
-        _capsule("slot_mapping", slot_mapping), *options, *_place(kv_cache)[:2],
+        _capsule("slot_mapping", slot_mapping), _capsule("status", status), *options, *_place(kv_cache)[:2],
     )  # fmt: skip
 
 
@@ -190,7 +194,7 @@ def _merge_states_fake(out_a: torch.Tensor, lse_a: torch.Tensor, *_: Any) -> tup
     return out_a.new_empty(out_a.shape), out_a.new_empty(lse_a.shape, dtype=torch.float32)
 
 
-def _writes_only(*_: Any) -> None:
+def _writes_only(*_: Any, **__: Any) -> None:
     return None
 
 
@@ -270,12 +274,12 @@ def decode(
     q: torch.Tensor, kv_cache: Any, page_table: Any, seq_lens: Any, softmax_scale: float, causal: bool,
     latent_dim: int, q_rope: Any, cu_seqlens_q: Any, out: Any, lse: Any, return_lse: bool, empty_lse: str, splits: int,
     batch_invariant: bool, backend: str | None, isa: str | None, threads: int, dtype: str | None,
-    kv_format: str | None,
+    kv_format: str | None, status: Any,
 ) -> Any:  # fmt: skip
     """`flashmla.decode` for torch tensors."""
     plain = _check(
         q, ("q", q), ("kv_cache", kv_cache), ("page_table", page_table), ("seq_lens", seq_lens), ("q_rope", q_rope),
-        ("cu_seqlens_q", cu_seqlens_q), ("out", out), ("lse", lse),
+        ("cu_seqlens_q", cu_seqlens_q), ("out", out), ("lse", lse), ("status", status),
     )  # fmt: skip
     plain = plain and _plain_types(softmax_scale, (latent_dim, splits, threads), (causal, batch_invariant))
     _check_dtype(dtype, q)
@@ -283,13 +287,13 @@ def decode(
     options = (
         softmax_scale, causal, latent_dim, kv_format, empty_lse, splits, batch_invariant, backend, isa, threads
     )  # fmt: skip
-    if out is None and lse is None:
+    if out is None and lse is None and status is None:
         out, lse = (_decode if plain else torch.ops.flashmla.decode)(*inputs, *options)
     else:
         new_out, new_lse = _empty_results(q, cu_seqlens_q, bounded_latent_dim(q.shape, latent_dim))
         out = new_out if out is None else out
         lse = new_lse if lse is None and return_lse else lse
-        (_decode_out if plain else torch.ops.flashmla.decode_out)(*inputs, out, lse, *options)
+        (_decode_out if plain else torch.ops.flashmla.decode_out)(*inputs, out, lse, *options, status=status)
     return (out, lse) if return_lse else out
 
 
@@ -316,16 +320,17 @@ def prefill(
 
 def append_kv(
     latent: Any, rope: Any, kv_cache: torch.Tensor, slot_mapping: Any, backend: str | None, isa: str | None,
-    threads: int, dtype: str | None, kv_format: str | None,
+    threads: int, dtype: str | None, kv_format: str | None, status: Any,
 ) -> None:  # fmt: skip
     """`flashmla.append_kv` for torch tensors."""
     plain = _check(
-        kv_cache, ("latent", latent), ("rope", rope), ("kv_cache", kv_cache), ("slot_mapping", slot_mapping)
+        kv_cache, ("latent", latent), ("rope", rope), ("kv_cache", kv_cache), ("slot_mapping", slot_mapping),
+        ("status", status),
     )  # fmt: skip
     plain = plain and type(threads) is int
     _check_dtype(dtype, kv_cache)
     (_append_kv if plain else torch.ops.flashmla.append_kv)(
-        latent, rope, kv_cache, slot_mapping, kv_format, backend, isa, threads
+        latent, rope, kv_cache, slot_mapping, kv_format, backend, isa, threads, status=status
     )  # fmt: skip
 
 

@@ -122,8 +122,8 @@ Status prefill_with_own_workspace(const PrefillParams& params, const Context& co
 }
 
 void py_decode(nb::handle q, nb::handle q_rope, nb::handle kv_cache, nb::handle page_table, nb::handle seq_lens,
-               nb::handle cu_seqlens_q, nb::handle out, nb::handle lse, double softmax_scale, bool causal,
-               int64_t latent_dim, const Name& kv_format, const std::string& empty_lse, int64_t splits,
+               nb::handle cu_seqlens_q, nb::handle out, nb::handle lse, nb::handle status, double softmax_scale,
+               bool causal, int64_t latent_dim, const Name& kv_format, const std::string& empty_lse, int64_t splits,
                bool batch_invariant, const Name& backend, const Name& isa, int64_t threads, bool uint16_is_bf16,
                uint64_t stream, nb::handle allocate) {
   const InputArray q_array("q", q, uint16_is_bf16);
@@ -134,6 +134,7 @@ void py_decode(nb::handle q, nb::handle q_rope, nb::handle kv_cache, nb::handle 
   const InputArray cu_array("cu_seqlens_q", cu_seqlens_q, false);
   const OutputArray out_array("out", out, uint16_is_bf16);
   const OutputArray lse_array("lse", lse, false);
+  const OutputArray status_array("status", status, false);
   const DecodeParams params{
       .q = q_array.view(),
       .q_rope = q_rope_array.view(),
@@ -143,6 +144,7 @@ void py_decode(nb::handle q, nb::handle q_rope, nb::handle kv_cache, nb::handle 
       .cu_seqlens_q = cu_array.view(),
       .out = out_array.view(),
       .lse = lse_array.view(),
+      .status = status_array.view(),
       .latent_dim = latent_dim,
       .softmax_scale = static_cast<float>(softmax_scale),
       .causal = causal,
@@ -151,17 +153,17 @@ void py_decode(nb::handle q, nb::handle q_rope, nb::handle kv_cache, nb::handle 
                   .batch_invariant = batch_invariant,
                   .splits = to_int32("splits", splits)},
   };
-  const Device device =
-      common_device(q_array, q_rope_array, cache_array, table_array, lens_array, cu_array, out_array, lse_array);
+  const Device device = common_device(q_array, q_rope_array, cache_array, table_array, lens_array, cu_array, out_array,
+                                      lse_array, status_array);
   const Context context = make_context(backend, isa, threads, device, stream);
   const CurrentDevice current(device);
   raise_if_error(current.status());
-  Status status;
+  Status done;
   {
     const nb::gil_scoped_release unlocked;
-    status = decode_with_own_workspace(params, context, allocate);
+    done = decode_with_own_workspace(params, context, allocate);
   }
-  raise_if_error(status);
+  raise_if_error(done);
 }
 
 void py_prefill(nb::handle q, nb::handle k, nb::handle v, nb::handle cu_seqlens_q, nb::handle cu_seqlens_k,
@@ -197,28 +199,30 @@ void py_prefill(nb::handle q, nb::handle k, nb::handle v, nb::handle cu_seqlens_
   raise_if_error(status);
 }
 
-void py_append_kv(nb::handle latent, nb::handle rope, nb::handle kv_cache, nb::handle slot_mapping,
+void py_append_kv(nb::handle latent, nb::handle rope, nb::handle kv_cache, nb::handle slot_mapping, nb::handle status,
                   const Name& kv_format, const Name& backend, const Name& isa, int64_t threads, bool uint16_is_bf16,
                   uint64_t stream) {
   const InputArray latent_array("latent", latent, uint16_is_bf16);
   const InputArray rope_array("rope", rope, uint16_is_bf16);
   const InputArray slots_array("slot_mapping", slot_mapping, false);
   const OutputArray cache_array("kv_cache", kv_cache, uint16_is_bf16);
+  const OutputArray status_array("status", status, false);
   const AppendKvParams params{.latent = latent_array.view(),
                               .rope = rope_array.view(),
                               .slot_mapping = slots_array.view(),
                               .kv_cache = cache_array.view(),
-                              .kv_format = parse_kv_format(kv_format)};
-  const Device device = common_device(cache_array, latent_array, rope_array, slots_array);
+                              .kv_format = parse_kv_format(kv_format),
+                              .status = status_array.view()};
+  const Device device = common_device(cache_array, latent_array, rope_array, slots_array, status_array);
   const Context context = make_context(backend, isa, threads, device, stream);
   const CurrentDevice current(device);
   raise_if_error(current.status());
-  Status status;
+  Status done;
   {
     const nb::gil_scoped_release unlocked;
-    status = append_kv(params, context);
+    done = append_kv(params, context);
   }
-  raise_if_error(status);
+  raise_if_error(done);
 }
 
 void py_merge_states(nb::handle out_a, nb::handle lse_a, nb::handle out_b, nb::handle lse_b, nb::handle out,
@@ -304,17 +308,17 @@ NB_MODULE(_native, module) {
   module.attr("__version__") = FLASHMLA_VERSION_STRING;
   using namespace nb::literals;  // NOLINT(google-build-using-namespace)
   module.def("decode", &py_decode, "q"_a.none(), "q_rope"_a.none(), "kv_cache"_a.none(), "page_table"_a.none(),
-             "seq_lens"_a.none(), "cu_seqlens_q"_a.none(), "out"_a.none(), "lse"_a.none(), "softmax_scale"_a,
-             "causal"_a, "latent_dim"_a, "kv_format"_a.none(), "empty_lse"_a, "splits"_a, "batch_invariant"_a,
-             "backend"_a.none(), "isa"_a.none(), "threads"_a, "uint16_is_bf16"_a = false, "stream"_a = 0,
-             "allocate"_a.none() = nb::none());
+             "seq_lens"_a.none(), "cu_seqlens_q"_a.none(), "out"_a.none(), "lse"_a.none(), "status"_a.none(),
+             "softmax_scale"_a, "causal"_a, "latent_dim"_a, "kv_format"_a.none(), "empty_lse"_a, "splits"_a,
+             "batch_invariant"_a, "backend"_a.none(), "isa"_a.none(), "threads"_a, "uint16_is_bf16"_a = false,
+             "stream"_a = 0, "allocate"_a.none() = nb::none());
   module.def("prefill", &py_prefill, "q"_a.none(), "k"_a.none(), "v"_a.none(), "cu_seqlens_q"_a.none(),
              "cu_seqlens_k"_a.none(), "out"_a.none(), "lse"_a.none(), "softmax_scale"_a, "causal"_a, "empty_lse"_a,
              "backend"_a.none(), "isa"_a.none(), "threads"_a, "uint16_is_bf16"_a = false, "stream"_a = 0,
              "allocate"_a.none() = nb::none());
   module.def("append_kv", &py_append_kv, "latent"_a.none(), "rope"_a.none(), "kv_cache"_a.none(),
-             "slot_mapping"_a.none(), "kv_format"_a.none(), "backend"_a.none(), "isa"_a.none(), "threads"_a,
-             "uint16_is_bf16"_a = false, "stream"_a = 0);
+             "slot_mapping"_a.none(), "status"_a.none(), "kv_format"_a.none(), "backend"_a.none(), "isa"_a.none(),
+             "threads"_a, "uint16_is_bf16"_a = false, "stream"_a = 0);
   module.def("merge_states", &py_merge_states, "out_a"_a.none(), "lse_a"_a.none(), "out_b"_a.none(), "lse_b"_a.none(),
              "out"_a.none(), "lse"_a.none(), "empty_lse"_a, "backend"_a.none(), "isa"_a.none(), "threads"_a,
              "uint16_is_bf16"_a = false, "stream"_a = 0);

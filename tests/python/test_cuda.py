@@ -193,6 +193,63 @@ def test_graph_replays_with_changed_inputs(torch):
             assert torch.equal(got, expected), f"replay {replay}"
 
 
+def test_status_says_what_is_wrong_with_the_values(torch):
+    problem = problems.make(13, [700, 64, 300, 5], **TUNED)
+    q, cache, table, lens = on_gpu(problem)
+    rows = torch.ones(3, 576, device="cuda", dtype=torch.bfloat16)
+    latent, rope = rows[:, :512], rows[:, 512:]
+    status, written = (torch.full((1,), -99, dtype=torch.int32, device="cuda") for _ in range(2))
+    past = cache.shape[0] * 64
+
+    def step(status, written):
+        flashmla.append_kv(latent, rope, pool, slots, status=written)
+        return flashmla.decode(q, cache, table, lens, **options_of(problem), status=status)
+
+    want = flashmla.decode(q, cache, table, lens, **options_of(problem))
+    for lengths, page, slot, codes in (
+        ([700, 64, 300, 5], None, 3, (0, 0)),
+        ([700, 64, -1, 5], None, -1, (3, 0)),
+        ([700, 64, 300, 10**6], None, past, (3, 4)),
+        ([700, 64, 300, 5], cache.shape[0], past - 1, (1, 0)),
+        ([700, 64, 300, 0], -1, 2**40, (1, 4)),
+    ):
+        bad_table = table.clone()
+        if page is not None:
+            bad_table[2, 4] = page
+        pool, slots = torch.zeros_like(cache), torch.tensor([0, slot, 1], device="cuda")
+        got = flashmla.decode(q, cache, bad_table, torch.tensor(lengths, dtype=torch.int32, device="cuda"),
+                              **options_of(problem), status=status)  # fmt: skip
+        flashmla.append_kv(latent, rope, pool, slots, status=written)
+        assert (status.item(), written.item()) == codes
+        if codes[0] == 0:
+            assert torch.equal(got, want)
+    # Captured, and in torch.compile's graph: the values of each replay count.
+    pool, slots = torch.zeros_like(cache), torch.tensor([0, 2, 1], device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step(status, written)
+    good = lens.clone()
+    for bad in (False, True, False):
+        lens.copy_(-good if bad else good)
+        slots[1] = past if bad else 2
+        graph.replay()
+        assert (status.item(), written.item()) == ((3, 4) if bad else (0, 0))
+    slots[1] = past
+    torch._dynamo.reset()
+    status.fill_(-99)
+    written.fill_(-99)
+    assert torch.equal(torch.compile(step, fullgraph=True, backend="aot_eager")(status, written), want)
+    assert (status.item(), written.item()) == (0, 4)
+    other = Exported(torch.full((1,), -99, dtype=torch.int32, device="cuda"))
+    arrays = [Exported(tensor) for tensor in (q, cache, table, lens)]
+    flashmla.decode(*arrays, **options_of(problem), out=Exported(torch.empty_like(want)), status=other)
+    assert other.tensor.item() == 0
+    with pytest.raises(ValueError, match=r"^status: got shape \[2\]; want shape \[codes\] = \[1\]"):
+        flashmla.decode(q, cache, table, lens, **options_of(problem), status=torch.cat([status, status]))
+    with pytest.raises(ValueError, match="^status: got a tensor on cpu in a call with tensors on cuda:0"):
+        flashmla.decode(q, cache, table, lens, **options_of(problem), status=status.cpu())
+
+
 FIRST_CALL = """
 import torch, flashmla
 q, cache = torch.randn(2, 1, 16, 576).bfloat16().cuda(), torch.randn(8, 64, 1, 576).bfloat16().cuda()

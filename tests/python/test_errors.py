@@ -88,6 +88,9 @@ WRONG = [
     ({"stream": 7}, ValueError, "^stream: got 7 with arrays on the CPU"),
     ({"out": np.zeros((2, 1, 4, 72), np.float32)}, ValueError, "^out: got shape"),
     ({"out": np.zeros((2, 1, 4, 64), np.float16)}, ValueError, "^out: got dtype fp16; want dtype fp32"),
+    ({"status": np.zeros(1, np.int32)}, NotImplementedError, "^status: got a tensor in a call on the CPU, .*calls on CUDA"),
+    ({"status": np.zeros(1, np.int64)}, ValueError, "^status: got dtype int64; want dtype int32"),
+    ({"status": np.zeros(2, np.int32)}, ValueError, r"^status: got shape \[2\]; want shape \[codes\] = \[1\]"),
     ({"lse": np.zeros((2, 1, 4), np.float32)}, ValueError, "^lse: got shape"),
     ({"lse": np.zeros((2, 4, 1))}, ValueError, "^lse: got dtype fp64"),
     ({"out": np.broadcast_to(np.float32(0), (2, 1, 4, 64))}, ValueError, "^out: got a read-only numpy.ndarray"),
@@ -153,6 +156,8 @@ APPEND = [
     ({"slot_mapping": np.zeros(2, np.int64)}, ValueError, "^latent: got shape .*at least T = 2"),
     ({"latent": np.zeros((1, 8), np.float16)}, ValueError, "^latent: got dtype fp16"),
     ({"rope": None}, ValueError, "^kv_cache: got shape"),
+    ({"status": np.zeros(1, np.int32)}, NotImplementedError, "^status: got a tensor in a call on the CPU, .*calls on CUDA"),
+    ({"status": np.zeros((1, 1), np.int32)}, ValueError, r"^status: got shape \[1, 1\]; want shape \[codes\] = \[1\]"),
     ({"kv_format": "fp8_tensor"}, NotImplementedError, "kv_format: .*fp8_tensor"),
 ]
 

@@ -234,3 +234,21 @@ def test_modes_and_the_profiler_see_the_ops(torch):
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         flashmla.decode(*arrays, **options_of(problem))
     assert "flashmla::decode" in {event.name for event in profile.events()}
+
+
+def test_status_is_for_gpus(torch):
+    """Also through the ops, which know the argument by its name alone: calls without it are those of before."""
+    problem = problems.make(13, [20, 7])
+    arrays = tensors(problem)
+    status = torch.full((1,), -99, dtype=torch.int32)
+    rows, slots = torch.zeros(1, 64), torch.zeros(1, dtype=torch.int64)
+    options = (problem.scale, False, 64, None, "+inf", 0, False, None, None, 0)
+    out = flashmla.decode(*arrays, **options_of(problem))
+    for call in (
+        lambda: flashmla.decode(*arrays, **options_of(problem), status=status),
+        lambda: flashmla.append_kv(rows, rows[:, :16], arrays[1], slots, status=status),
+        lambda: torch.ops.flashmla.decode_out(arrays[0], None, *arrays[1:], None, out, None, *options, status=status),
+    ):
+        with pytest.raises(NotImplementedError, match="^status: got a tensor in a call on the CPU, .*calls on CUDA"):
+            call()
+    assert status.item() == -99
