@@ -7,6 +7,7 @@
 #include "decode_case.h"
 #include "exit_code.h"
 #include "flags.h"
+#include "flashmla/backend.h"
 #include "flashmla/cpu.h"
 #include "shape_flags.h"
 #include "verify_run.h"
@@ -18,7 +19,9 @@ namespace {
 constexpr const char* kExamples =
     R"(Inputs lie in hostile memory: every byte that no valid token owns holds NaN or infinity. A result is right when
 every element is within the bound of docs/math.md and nothing else has been written. Without flags that
-describe a call the list `quick` is run. --isa all runs every instruction set of this processor.
+describe a call the list `quick` is run. --isa all runs every instruction set of this processor. --backend cuda
+copies each call to the memory of the current GPU and its results back; cases of a list that it does not compute
+(fp32, for example) are left out and counted.
 
 Examples:
   flashmla verify
@@ -26,6 +29,7 @@ Examples:
   flashmla verify --heads-q 128 --seq-k 1,0,4096,77 --causal --seq-q 2 --isa all
   flashmla verify --dtype fp32 --distribution adversarial --splits 7
   flashmla verify --cases full --json verify.json
+  flashmla verify --backend cuda --heads-q 128 --seq-k 1,0,4096,77
 
 Exit codes: 0 right, 1 wrong result, 2 bad usage.)";
 
@@ -47,6 +51,11 @@ std::vector<cases::DecodeCase> named_cases(const std::string& name) {
 
 std::vector<VerifyTarget> targets_of(const ShapeFlags& flags) {
   const auto threads = static_cast<int32_t>(flags.threads);
+  const Backend* backend = find_backend(flags.backend);
+  if (!flags.isa.empty() && backend != nullptr && backend->device_type() != DeviceType::kCPU) {
+    throw UsageError(fmt::format("--isa: got '{}' with back end {}; want none: instruction sets are the CPU's",
+                                 flags.isa, flags.backend));
+  }
   if (flags.isa != "all") return {{flags.backend, flags.isa, threads}};
   std::vector<VerifyTarget> targets;
   for (const std::string& isa : cpu_info().isas) {
@@ -76,11 +85,13 @@ int run_verify(const VerifyFlags& flags) {
   } else {
     list = named_cases(flags.cases);
   }
-  const VerifyOptions options{.inject_error = flags.inject_error, .name_worst = list.size() == 1};
+  const VerifyOptions options{
+      .inject_error = flags.inject_error, .name_worst = list.size() == 1, .leave_out = !flags.one_call};
   VerifySummary summary = verify_cases(list, targets_of(flags.shape), options);
   if (!flags.shape.json_file.empty()) {
     Json json = run_header("", flags.shape.threads > 0 ? static_cast<int>(flags.shape.threads) : cpu_info().threads);
     json["right"] = summary.wrong == 0;
+    json["left_out"] = summary.left_out;
     json["rows"] = std::move(summary.rows);
     write_json(flags.shape.json_file, json);
   }

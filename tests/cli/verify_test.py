@@ -67,6 +67,35 @@ class Verify(ProgramTest):
                 self.assertRegex(done.stdout, r"1 elements exceed their bound; worst out at request \d, token 0, head")
                 self.assertIn('"right": false', path.read_text())
 
+    def test_back_end_cuda(self):
+        """On a GPU right results; where none is, or the build has no CUDA, a refusal that says so."""
+        call = ["--batch", 2, "--seq-k", "0:300", "--heads-q", 20, "--page-size", 16]
+        done = run("verify", "--backend", "cuda", *call)
+        if done.returncode == 0:
+            (row,) = self.json_of("verify", "--backend", "cuda", *call)["rows"]
+            self.assertEqual((row["backend"], row["right"]), ("cuda", True))
+            document = self.json_of("verify", "--backend", "cuda")
+            self.assertEqual({row["backend"] for row in document["rows"]}, {"cuda"})
+            self.assertGreater(len(document["rows"]), 30)
+            self.assertGreater(document["left_out"], 0)
+            self.assertIn("dtype: got fp32", self.refused("verify", "--backend", "cuda", "--dtype", "fp32"))
+            done = run("verify", "--backend", "cuda", *call, "--inject-error", 0.5)
+            self.assertEqual(done.returncode, 1)
+            return
+        for arguments in ([], call, ["--cases", "demo"]):
+            with self.subTest(arguments=arguments):
+                text = self.refused("verify", "--backend", "cuda", *arguments)
+                self.assertRegex(text, r"^flashmla: (backend: got 'cuda'; want one of: |device: got CUDA, but .*; "
+                                       r"want an NVIDIA GPU \(compute capability 8\.0 or newer\) and its driver\n)")
+
+    def test_instruction_sets_are_of_the_cpu(self):
+        for isa in ("all", "avx2"):
+            text = self.refused("verify", "--backend", "cuda", "--isa", isa, "--batch", 2)
+            self.assertRegex(text, f"^flashmla: (--isa: got '{isa}' with back end cuda; want none|backend: got 'cuda')")
+
+    def test_nothing_is_left_out_on_the_cpu(self):
+        self.assertEqual(self.json_of("verify", "--cases", "demo", "--threads", 1)["left_out"], 0)
+
     def test_a_fault_in_a_list_is_found(self):
         done = run("verify", "--cases", "demo", "--inject-error", 0.5)
         self.assertEqual(done.returncode, 1)
