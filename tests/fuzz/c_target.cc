@@ -1,3 +1,4 @@
+#include <cstddef>
 #include <cstring>
 
 #include "decode_call.h"
@@ -53,9 +54,10 @@ struct Padded {
   unsigned char behind[4096] = {};
 };
 
-// A struct_size, at times a wild one, and bytes behind the struct. Returns whether the library must refuse it.
+// A struct_size, at times a wild one, and bytes behind the struct. Returns whether the library must refuse it. `least`:
+// the size that the struct had at first.
 template <class Struct>
-bool damage_size(Bytes& bytes, Padded<Struct>& padded) {
+bool damage_size(Bytes& bytes, Padded<Struct>& padded, size_t least = sizeof(Struct)) {
   if (bytes.below(4) != 0) return false;
   size_t& size = padded.value.struct_size;
   switch (bytes.below(3)) {
@@ -65,7 +67,7 @@ bool damage_size(Bytes& bytes, Padded<Struct>& padded) {
   }
   const size_t at = static_cast<size_t>(bytes.below(64));
   padded.behind[at] = static_cast<unsigned char>(bytes.below(2));
-  const bool bad_size = size < sizeof(Struct) || size > 4096 || size % 8 != 0;
+  const bool bad_size = size < least || size > 4096 || size % 8 != 0;
   const bool bad_tail = padded.behind[at] != 0 && sizeof(Struct) + at < size;
   return bad_size || bad_tail;
 }
@@ -91,7 +93,7 @@ std::string fuzz_c_api(Bytes& bytes, Counts& counts) {
   Padded<flashmla_decode_options> options{to_c(call.params.options)};
   Padded<flashmla_decode_params> params{to_c(call.params, &options.value)};
   const bool bad_options = damage_size(bytes, options);
-  const bool bad_params = damage_size(bytes, params);
+  const bool bad_params = damage_size(bytes, params, offsetof(flashmla_decode_params, status));
   Padded<flashmla_decode_shape> shape;
   shape.value.struct_size = sizeof shape.value;
   const bool bad_shape = damage_size(bytes, shape);
